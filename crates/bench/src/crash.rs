@@ -195,7 +195,10 @@ impl Server {
             let pid = number(&text(self.folder.join("pid")))?;
             match self.program {
                 Program::Redis => Some(pid),
-                Program::Nginx => number(text(format!("/proc/{pid}/task/{pid}/children").into()).split_whitespace().next()?),
+                Program::Nginx => {
+                    let children = text(format!("/proc/{pid}/task/{pid}/children").into());
+                    number(children.split_whitespace().next()?)
+                }
             }
         })
     }

@@ -163,8 +163,9 @@ fn sparse(samples: usize) -> Result<Reach, Failure> {
     for sample in 0..samples {
         for (at, region) in regions.iter().enumerate() {
             for page in 0..16 {
+                let at = (sample * 16 + page) % 4096 * PAGE;
                 // SAFETY: as above.
-                unsafe { region.as_ptr().add((sample * 16 + page) % 4096 * PAGE).cast::<usize>().write_volatile(sample) };
+                unsafe { region.as_ptr().add(at).cast::<usize>().write_volatile(sample) };
             }
             let began = Instant::now();
             let call = orbit.call_async(&[&areas[at]], &[])?;

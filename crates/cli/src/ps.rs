@@ -22,7 +22,8 @@ pub struct Args {
     pid: Option<i32>,
     /// Time between the two looks, milliseconds; 0: one look, rates are averages since each orbit
     /// was made.
-    #[arg(long, short, default_value_t = 200, value_name = "MS", value_parser = clap::value_parser!(u64).range(0..=3_600_000))]
+    #[arg(long, short, default_value_t = 200, value_name = "MS")]
+    #[arg(value_parser = clap::value_parser!(u64).range(0..=3_600_000))]
     interval: u64,
 }
 

@@ -32,7 +32,8 @@ pub struct Args {
     #[arg(long, short, value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
     /// Time between two looks, milliseconds.
-    #[arg(long, short, default_value_t = 1000, value_name = "MS", value_parser = clap::value_parser!(u64).range(50..=3_600_000))]
+    #[arg(long, short, default_value_t = 1000, value_name = "MS")]
+    #[arg(value_parser = clap::value_parser!(u64).range(50..=3_600_000))]
     interval: u64,
 }
 

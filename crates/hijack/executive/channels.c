@@ -13,7 +13,8 @@
 #include "block.h"
 
 #define EAGER_SPINS 100   /* of 4 cycles */
-#define TRY_AGAIN 256     /* each so many waits spin as long as ever: two that both sleep find out that both could spin */
+/* Each so many waits spin as long as ever: two that both sleep find out that both could spin. */
+#define TRY_AGAIN 256
 #define SLEEP_NS 50000000 /* between two checks that the other side is alive */
 
 /* Whether no such thread exists, or only its entry in the table of processes. */

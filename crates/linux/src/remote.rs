@@ -22,8 +22,8 @@ pub fn read(pid: i32, address: u64, buffer: &mut [u8]) -> io::Result<usize> {
         let remote = part(address, done, rest.len())?;
         // SAFETY: `local` describes live bytes of this process; the remote range is a pair of
         // numbers to the kernel.
-        match check(unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) } as libc::c_long)
-        {
+        let read = unsafe { libc::process_vm_readv(pid, &raw const local, 1, &raw const remote, 1, 0) };
+        match check(read as libc::c_long) {
             Ok(0) => break,
             Ok(n) => done += n as usize,
             Err(_) if done > 0 => break,

@@ -159,9 +159,11 @@ impl Status {
 mod tests {
     use super::*;
 
-    const TEXT: &str = "Name:\ta State: b\nState:\tS (sleeping)\nTgid:\t7\nPid:\t9\nPPid:\t1\nTracerPid:\t3\nUid:\t1\t2\t3\t4\n\
+    const TEXT: &str = "Name:\ta State: b\nState:\tS (sleeping)\nTgid:\t7\nPid:\t9\nPPid:\t1\n\
+        TracerPid:\t3\nUid:\t1\t2\t3\t4\n\
         NSpid:\t900\t9\nRssAnon:\t     128 kB\nThreads:\t2\nSigPnd:\t0000000000000001\nShdPnd:\t0000000000000100\n\
-        SigBlk:\t0000000000010000\nSigIgn:\t0000000000001000\nSigCgt:\t0000000180000002\nCapEff:\t0000000000200000\nSeccomp:\t2\n\
+        SigBlk:\t0000000000010000\nSigIgn:\t0000000000001000\nSigCgt:\t0000000180000002\nCapEff:\t0000000000200000\n\
+        Seccomp:\t2\n\
         voluntary_ctxt_switches:\t150\nnonvoluntary_ctxt_switches:\t3\n";
 
     #[test]

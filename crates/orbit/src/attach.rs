@@ -45,7 +45,8 @@ impl Inner {
                         }
                         let more = made.len() + areas.len() - at - 1;
                         let why = format!(
-                            "orbit \"{}\" is given up to {there} new areas before one call ({e}), and this call names up to {more} \
+                            "orbit \"{}\" is given up to {there} new areas before one call ({e}), and this call \
+                             names up to {more} \
                              more: name them in later calls",
                             self.options.name
                         );

@@ -8,8 +8,10 @@
 //!
 //! 1. signal, address, registers; then the record counts, whatever happens next;
 //! 2. whether memory was exhausted (a mapping of the size asked for fails);
-//! 3. the call stack, frame by frame. If the unwinder itself faults, or hangs for a second, the orbit dies at once;
-//! 4. the default action and the same signal once more: whoever waits for the orbit sees the true cause.
+//! 3. the call stack, frame by frame. If the unwinder itself faults, or hangs for a second, the
+//!    orbit dies at once;
+//! 4. the default action and the same signal once more: whoever waits for the orbit sees the true
+//!    cause.
 //!
 //! Not recorded: deaths that run no handler (SIGKILL, `_exit`, out of memory in a control group),
 //! and a stack overflow in a thread that the task made without a signal stack.

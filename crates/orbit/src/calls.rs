@@ -31,15 +31,16 @@ use crate::costs;
 use crate::error::{Error, Kind, Result};
 use crate::life::{EndedBy, Stage};
 use crate::log::LogWriter;
-use crate::page::PAGE;
+use crate::page::PAGE_BYTES;
 use crate::queue::{Obstacle, Waiting};
 use crate::replica::{Held, Replica, Taken};
+use crate::units::{Bytes, Pages};
 
 /// Most bytes of arguments a call takes.
 pub const MAX_ARGS: usize = 64 * 1024;
 
 /// Areas up to this many pages in use are never given to a copier.
-const COPIER_FROM_PAGES: usize = 512;
+const COPIER_FROM_PAGES: Pages = Pages::new(512);
 
 /// A snapshot on its way.
 #[derive(Default)]
@@ -48,7 +49,7 @@ struct Gathered {
     parts: Vec<Part>,
     /// The pages of those, by area: owed again if no copier begins.
     held: Vec<Held>,
-    pages: usize,
+    pages: Pages,
 }
 
 impl Inner {
@@ -268,7 +269,7 @@ impl Inner {
         slot.attach.store(core.queue.take_attached(), Ordering::Relaxed);
         core.stats.copiers += u64::from(copier.is_some());
         core.stats.calls += 1;
-        core.stats.pages += gathered.pages as u64;
+        core.stats.pages += gathered.pages.get() as u64;
         let call = Arc::new(Call::new(number, function, submitted_ns, deadline));
         let log_end = core.queue.log_head();
         let held = gathered.held;
@@ -278,7 +279,7 @@ impl Inner {
         }
         core.queue.push(Waiting { call: call.clone(), log_end, args_len, copier, held, cancelled: false });
         self.hand_over(core, number.wrapping_add(1));
-        self.status.call_submitted(core.queue.len() as u32, gathered.pages as u64);
+        self.status.call_submitted(core.queue.len() as u32, gathered.pages.get() as u64);
         if let Some(deadline) = deadline {
             self.recheck_by(deadline);
         }
@@ -295,7 +296,7 @@ impl Inner {
         idle: bool,
         gathered: &mut Gathered,
     ) -> std::result::Result<(), Obstacle> {
-        let args_need = if args.len() > INLINE_ARGS { LogWriter::need_for_args(args.len()) } else { 0 };
+        let args_need = if args.len() > INLINE_ARGS { LogWriter::need_for_args(args.len()) } else { Bytes::ZERO };
         for area in areas {
             let at = core.replicas.iter().position(|r| r.area.id() == area.id());
             let at = at.expect("`attach_new` has made those that were not there");
@@ -303,12 +304,12 @@ impl Inner {
             let used = area.used_pages();
             // Who names an engine gets it, and no other.
             let mut large = area.asked_engine() == Engine::Fork;
-            let mut most = usize::MAX;
+            let mut most = Pages::MAX;
             if used > COPIER_FROM_PAGES && area.asked_engine() == Engine::Auto && replica.may_have_copier() {
                 most = costs::copier_pays_from(used);
                 // Looking ahead takes as long as the scan. Where little is expected, only that is
                 // made.
-                let expects_few = replica.last_delta < most / 4 && replica.owed_pages() < most;
+                let expects_few = replica.last_delta.get() < most.get() / 4 && replica.owed_pages() < most;
                 large = !expects_few && replica.peek(most)? >= most;
             }
             let harvests = !large || replica.protect_now();
@@ -336,7 +337,7 @@ impl Inner {
             };
             let replica = &mut core.replicas[at];
             replica.last_delta = pages;
-            if harvests && (!large || pages < used / 2) {
+            if harvests && (!large || pages.get() < used.get() / 2) {
                 replica.small_again();
             }
             gathered.pages += pages;
@@ -345,13 +346,15 @@ impl Inner {
         if args_need > core.queue.log_room(&self.down) {
             return Err(Obstacle::NoRoom("the log has no room for the arguments".to_owned()));
         }
-        if core.queue.log_room(&self.down) > args_need + core.forget.len() * 64 + 2 * PAGE {
+        if core.queue.log_room(&self.down)
+            > args_need + Bytes::new(core.forget.len() * 64) + Pages::new(2).bytes(PAGE_BYTES)
+        {
             for replica in core.forget.drain(..) {
                 core.queue.log_mut().forget(&self.down, replica);
             }
         }
         // The last record of the call: see `has_args`.
-        if args_need > 0 {
+        if args_need > Bytes::ZERO {
             core.queue.log_mut().args(&self.down, args);
         }
         Ok(())
@@ -521,7 +524,7 @@ impl Inner {
                     // The copier filled the pages through its own page tables; main's alias has
                     // them still to come.
                     replica.mapped = used;
-                    self.runtime.populate(replica.alias.clone(), used * PAGE);
+                    self.runtime.populate(replica.alias.clone(), used.bytes(PAGE_BYTES).get());
                 }
             }
             if done {

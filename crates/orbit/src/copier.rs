@@ -1,7 +1,7 @@
 //! The copier: a one-shot copy of main that holds the state of a call by the kernel's
 //! copy-on-write, and writes it into the replicas when it is the call's turn, while main continues.
 //!
-//! It is for calls whose delta is so large that copying it would hold main up longer than a clone
+//! It is for calls whose delta is so large that copying it would delay main longer than a clone
 //! does. The copier runs no code but this file's: no allocation, no lock, no signal handler of the
 //! program's, so it may be made while main has threads in any state. Of main's descriptors it has
 //! those of its replicas alone: a file that main closes is closed.
@@ -18,17 +18,18 @@ use crate::area::fault;
 use crate::channel::{COPIER_DONE, COPIER_GONE, COPIER_WAITED_FOR, Slot, Up};
 use crate::error::{Error, Result};
 use crate::own::Own;
-use crate::page::PAGE;
+use crate::page::{PAGE, PAGE_BYTES};
+use crate::units::{Bytes, Pages};
 
 /// Pages to copy: `pages` from `from` to `to`, which is `at` bytes into the replica.
 pub(crate) struct Part {
     pub from: *const u8,
     pub to: *mut u8,
-    pub pages: usize,
+    pub pages: Pages,
     /// The replica's descriptor, and the file that it should be: main may have closed it.
     pub replica: RawFd,
     pub file: File,
-    pub at: usize,
+    pub at: Bytes,
 }
 
 /// A copier at work, seen from main.
@@ -153,13 +154,13 @@ unsafe fn copy(parts: &[Part], slot: &Slot, up: &Up, turn: Option<u32>, main: i3
 /// # Safety
 /// As for [`start`].
 unsafe fn copy_part(part: &Part) {
-    let bytes = part.pages * PAGE;
+    let (bytes, start) = (part.pages.bytes(PAGE_BYTES).get(), part.at.get());
     let known = file_of(part.replica).is_ok_and(|(file, _)| file == part.file);
     // Where the next page with memory is, or the next without, from `from` on.
     let next = |data: bool, from: usize| {
         // The position, which this moves, is nobody's.
-        match stream::next_part(part.replica, (part.at + from) as u64, data) {
-            Ok(Some(found)) => (found as usize).saturating_sub(part.at).clamp(from, bytes),
+        match stream::next_part(part.replica, (start + from) as u64, data) {
+            Ok(Some(found)) => (found as usize).saturating_sub(start).clamp(from, bytes),
             Ok(None) => bytes,
             // Where it cannot be known, all of it has.
             Err(_) => {

@@ -3,7 +3,7 @@
 //!
 //! The estimates start from what was measured on one machine and follow what is seen: half-way to
 //! each observation, which counts for at most four times the estimate, or a quarter of it, since a
-//! thread may be held up for any time. Losing a race between two threads loses an observation and
+//! thread may be delayed for any time. Losing a race between two threads loses an observation and
 //! nothing else.
 
 use std::sync::Mutex;
@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use orbit_linux::procfs;
+
+use crate::units::Pages;
 
 /// An estimate, nanoseconds a page.
 struct Estimate(AtomicU32);
@@ -20,9 +22,9 @@ impl Estimate {
         u64::from(self.0.load(Ordering::Relaxed))
     }
 
-    fn see(&self, ns: u64, pages: usize) {
+    fn see(&self, ns: u64, pages: Pages) {
         let now = self.now();
-        let seen = (ns / pages.max(1) as u64).clamp(now / 4, now * 4);
+        let seen = (ns / pages.get().max(1) as u64).clamp(now / 4, now * 4);
         self.0.store(((now + seen) / 2).clamp(8, 100_000) as u32, Ordering::Relaxed);
     }
 }
@@ -34,10 +36,10 @@ static CLONE: Estimate = Estimate(AtomicU32::new(40));
 /// Cloning a process with next to no memory, nanoseconds.
 const CLONE_NS: u64 = 250_000;
 /// Fewer pages say nothing of the many.
-const ENOUGH_PAGES: usize = 256;
+const ENOUGH_PAGES: Pages = Pages::new(256);
 
 /// Runs what copies so many pages, and learns from it if it is `usual`.
-pub(crate) fn copying<R>(pages: usize, usual: bool, copy: impl FnOnce() -> R) -> R {
+pub(crate) fn copying<R>(pages: Pages, usual: bool, copy: impl FnOnce() -> R) -> R {
     if pages < ENOUGH_PAGES || !usual {
         return copy();
     }
@@ -52,18 +54,18 @@ pub(crate) fn cloned(took: Duration) {
     CLONE.see((took.as_nanos() as u64).saturating_sub(CLONE_NS), mapped_pages());
 }
 
-/// The number of pages from which a clone of main holds it up less than copying the pages.
-pub(crate) fn copier_pays_from(used: usize) -> usize {
-    let clone = CLONE_NS + mapped_pages().max(used) as u64 * CLONE.now();
-    (clone / COPY.now()).max(1) as usize
+/// The number of pages from which a clone of main delays it less than copying the pages.
+pub(crate) fn copier_pays_from(used: Pages) -> Pages {
+    let clone = CLONE_NS + mapped_pages().max(used).get() as u64 * CLONE.now();
+    Pages::new((clone / COPY.now()).max(1) as usize)
 }
 
 /// Pages that main has mapped, as of a fifth of a second ago at most; asking takes 20 us.
-fn mapped_pages() -> usize {
-    static KNOWN: Mutex<Option<(Instant, usize)>> = Mutex::new(None);
+fn mapped_pages() -> Pages {
+    static KNOWN: Mutex<Option<(Instant, Pages)>> = Mutex::new(None);
     let ask = || {
         let statm = procfs::own_text("statm").ok();
-        statm.and_then(|s| s.split_ascii_whitespace().nth(1)?.parse().ok()).unwrap_or(1 << 18)
+        statm.and_then(|s| s.split_ascii_whitespace().nth(1)?.parse().ok()).map_or(Pages::new(1 << 18), Pages::new)
     };
     // In a forked child it may be held for ever.
     let Ok(mut known) = KNOWN.try_lock() else { return ask() };
@@ -84,17 +86,17 @@ mod tests {
     #[test]
     fn an_estimate_follows_what_is_seen_and_no_outlier_carries_it_away() {
         let estimate = Estimate(AtomicU32::new(500));
-        estimate.see(500_000_000, 1000);
+        estimate.see(500_000_000, Pages::new(1000));
         assert_eq!(estimate.now(), 1250, "one stall counts for four times the estimate");
         for _ in 0..20 {
-            estimate.see(300_000, 1000);
+            estimate.see(300_000, Pages::new(1000));
         }
         assert!((295..=305).contains(&estimate.now()), "{}", estimate.now());
         for _ in 0..100 {
-            estimate.see(0, 0);
+            estimate.see(0, Pages::ZERO);
         }
         assert_eq!(estimate.now(), 8);
-        estimate.see(u64::MAX, 1);
+        estimate.see(u64::MAX, Pages::ONE);
         assert_eq!(estimate.now(), 20);
     }
 }

@@ -150,7 +150,8 @@ fn denied() -> String {
     }
     let calls = if denied.len() == 1 { "system call" } else { "system calls" };
     format!(
-        "; a filter denies this process the {calls} {}, which the library needs (docs/adopting.md has the list): allow it",
+        "; a filter denies this process the {calls} {}, which the library needs (docs/adopting.md has the list): \
+         allow it",
         denied.join(", ")
     )
 }
@@ -159,7 +160,8 @@ fn denied() -> String {
 fn descriptors() -> String {
     let allowed = rlimit::get(0, Resource::Files).map_or(0, |(soft, _)| soft);
     format!(
-        "; {allowed} descriptors are allowed (ulimit -n): the library takes 4, each area up to 2, each orbit 5 and 1 for \
+        "; {allowed} descriptors are allowed (ulimit -n): the library takes 4, each area up to 2, each orbit 5 and 1 \
+         for \
          each area that it sees, and making one takes 4 for a moment; raise the limit"
     )
 }
@@ -180,7 +182,8 @@ fn locked() -> Option<String> {
     let refused = Mapping::reserve(more).err()?.raw_os_error() == Some(libc::EAGAIN);
     refused.then(|| {
         format!(
-            "; {} KiB may be locked in memory (ulimit -l), and after mlockall(MCL_FUTURE) all that is mapped counts, reserved \
+            "; {} KiB may be locked in memory (ulimit -l), and after mlockall(MCL_FUTURE) all that is mapped counts, \
+             reserved \
              address space too: raise the limit to unlimited, or lock without MCL_FUTURE",
             allowed >> 10
         )
@@ -191,7 +194,8 @@ fn locked() -> Option<String> {
 fn file_size() -> String {
     let allowed = rlimit::get(0, Resource::FileSize).map_or(0, |(soft, _)| soft);
     format!(
-        "; files of {} KiB are allowed (ulimit -f), which bounds shared memory as well: raise the limit, or make areas with \
+        "; files of {} KiB are allowed (ulimit -f), which bounds shared memory as well: raise the limit, or make \
+         areas with \
          lower limits and orbits with smaller logs",
         allowed >> 10
     )

@@ -75,6 +75,8 @@ mod supervisor;
 mod task;
 mod template;
 mod typed;
+#[doc(hidden)]
+pub mod units;
 mod update;
 mod usual;
 #[doc(hidden)]

@@ -90,7 +90,8 @@ impl Inner {
         let name = &self.options.name;
         let why = core.life.why_down();
         let what = format!(
-            "orbit \"{name}\" is down and will be started again{why}; wait for it with orbit_wait_ready (Orbit::wait_ready), or give the \
+            "orbit \"{name}\" is down and will be started again{why}; wait for it with orbit_wait_ready \
+             (Orbit::wait_ready), or give the \
              call a longer deadline"
         );
         Error::new(Kind::Down, what)
@@ -120,7 +121,8 @@ impl Inner {
         self.runtime.code_is_wanted(function);
         let name = &self.options.name;
         let why = format!(
-            "the function at {function:#x} is not in orbit \"{name}\": it was loaded after the orbit was made; make the orbit again"
+            "the function at {function:#x} is not in orbit \"{name}\": it was loaded after the orbit was made; make \
+             the orbit again"
         );
         Err(Error::new(Kind::Invalid, why))
     }

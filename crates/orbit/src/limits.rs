@@ -287,7 +287,7 @@ impl Applied {
                         format!("memory limit of orbit \"{orbit}\", which uses more already; restart it, or set more");
                     return Err(Error::system(what, error));
                 }
-                // What held before holds still: not to be told as if the orbit were to see to it.
+                // What held before holds still: the orbit need not set it.
                 Err(error) if self.memory_in_group => {
                     return Err(Error::system(format!("memory limit of orbit \"{orbit}\""), error));
                 }

@@ -11,7 +11,8 @@
 //! ```
 
 use crate::channel::{DownSide, DownView};
-use crate::page::PAGE;
+use crate::page::{PAGE, PAGE_BYTES};
+use crate::units::{Bytes, Page, Pages};
 
 const HEADER: usize = 16;
 
@@ -61,10 +62,10 @@ impl LogWriter {
     }
 
     /// The same with the area, the first page and the count of pages of each record of pages.
-    pub fn pages_between(&self, down: &DownSide, start: u64, end: u64, mut each: impl FnMut(u32, usize, usize)) {
+    pub fn pages_between(&self, down: &DownSide, start: u64, end: u64, mut each: impl FnMut(u32, Page, Pages)) {
         self.between(down, start, end, |record| {
             if let Record::Pages { area, first, data } = record {
-                each(area, first as usize, data.len() / PAGE);
+                each(area, first, Bytes::new(data.len()).whole_pages(PAGE_BYTES));
             }
         });
     }
@@ -95,7 +96,7 @@ impl LogWriter {
 
     /// Appends what [`LogWriter::copy_from`] copied, at the position from which it did.
     pub fn put_back(&mut self, down: &DownSide, copy: &[u8]) {
-        debug_assert!(copy.len() <= self.room(down));
+        debug_assert!(Bytes::new(copy.len()) <= self.room(down));
         for (at, len, from) in pieces(down.log_bytes(), self.head, copy.len()) {
             // SAFETY: the piece lies inside the log, which only main writes, and where it is free;
             // and inside the copy.
@@ -104,19 +105,22 @@ impl LogWriter {
         self.head += copy.len() as u64;
     }
 
-    /// Bytes free.
-    pub fn room(&self, down: &DownSide) -> usize {
-        down.log_bytes() - (self.head - self.tail) as usize
+    /// What is free.
+    pub fn room(&self, down: &DownSide) -> Bytes {
+        Bytes::new(down.log_bytes() - (self.head - self.tail) as usize)
     }
 
-    /// Bytes that this many pages in this many runs may take, skipped ends included.
-    pub fn need_for_pages(pages: usize, runs: usize) -> usize {
-        if pages == 0 { 0 } else { pages * PAGE + (runs + 2) * HEADER + HEADER + PAGE }
+    /// What this many pages in this many runs may take, skipped ends included.
+    pub fn need_for_pages(pages: Pages, runs: usize) -> Bytes {
+        match pages {
+            Pages::ZERO => Bytes::ZERO,
+            pages => (pages + Pages::ONE).bytes(PAGE_BYTES) + Bytes::new((runs + 3) * HEADER),
+        }
     }
 
-    /// Bytes that arguments may take, a skipped end included.
-    pub const fn need_for_args(len: usize) -> usize {
-        2 * (len.next_multiple_of(HEADER) + HEADER)
+    /// What arguments may take, a skipped end included.
+    pub const fn need_for_args(len: usize) -> Bytes {
+        Bytes::new(2 * (len.next_multiple_of(HEADER) + HEADER))
     }
 
     /// Room for a record with `payload` bytes in one piece: skips the ring's end if the rest there
@@ -146,19 +150,23 @@ impl LogWriter {
     }
 
     /// Appends pages `first..first + count` of an area; `source` gives where each lies.
-    pub fn pages(&mut self, down: &DownSide, area: u32, first: u32, count: u32, source: impl Fn(u32) -> *const u8) {
+    pub fn pages(&mut self, down: &DownSide, area: u32, first: Page, count: Pages, source: impl Fn(Page) -> *const u8) {
         let bytes = down.log_bytes();
+        // Whole pages that so many bytes hold beside a header.
+        let fits = |bytes: usize| Bytes::new(bytes - HEADER).whole_pages(PAGE_BYTES);
         let (mut first, mut left) = (first, count);
-        while left > 0 {
+        while left > Pages::ZERO {
             let contiguous = bytes - (self.head as usize & (bytes - 1));
-            let fit = if contiguous < HEADER + PAGE { left } else { left.min(((contiguous - HEADER) / PAGE) as u32) };
-            let fit = fit.min(((bytes - HEADER) / PAGE) as u32);
-            let to = self.place(down, Header { kind: PAGES, area, first, count: fit }, fit as usize * PAGE);
-            for page in 0..fit {
+            let fit = if contiguous < HEADER + PAGE { left } else { left.min(fits(contiguous)) };
+            let fit = fit.min(fits(bytes));
+            let header = Header { kind: PAGES, area, first: first.get() as u32, count: fit.get() as u32 };
+            let mut to = self.place(down, header, fit.bytes(PAGE_BYTES).get());
+            for page in first.run(fit) {
                 // SAFETY: `to` has room for `fit` pages; the source page is readable memory of the
                 // area (its tracker's word).
                 unsafe {
-                    std::ptr::copy_nonoverlapping(source(first + page), to.add(page as usize * PAGE), PAGE);
+                    std::ptr::copy_nonoverlapping(source(page), to, PAGE);
+                    to = to.add(PAGE);
                 }
             }
             first += fit;
@@ -189,7 +197,7 @@ fn pieces(bytes: usize, position: u64, len: usize) -> [(usize, usize, usize); 2]
 
 /// A record as the orbit reads it.
 pub(crate) enum Record<'a> {
-    Pages { area: u32, first: u32, data: &'a [u8] },
+    Pages { area: u32, first: Page, data: &'a [u8] },
     Args(&'a [u8]),
     Forget { replica: u32 },
 }
@@ -228,7 +236,7 @@ unsafe fn records<'a>(log: *const u8, bytes: usize, start: u64, end: u64, mut ea
         // word).
         let data = unsafe { std::slice::from_raw_parts(log.add(offset + HEADER), payload) };
         match header.kind {
-            PAGES => each(Record::Pages { area: header.area, first: header.first, data }),
+            PAGES => each(Record::Pages { area: header.area, first: Page::new(header.first as usize), data }),
             ARGS => each(Record::Args(data)),
             _ => each(Record::Forget { replica: header.area }),
         }
@@ -256,31 +264,32 @@ pub(crate) mod fuzzing {
         let mut at = 0;
         while at + 4 <= data.len() {
             // One call: a run of pages, arguments, a replica that is gone.
-            let (pages, first) = (u32::from(data[at] % 24), u32::from(data[at + 1] % 16));
+            let (pages, first) = (usize::from(data[at] % 24), usize::from(data[at + 1] % 16));
             let args = usize::from(data[at + 2]) * 64 + usize::from(data[at + 3] % 64);
             at += 4;
-            let need = LogWriter::need_for_pages(pages as usize, 1) + LogWriter::need_for_args(args) + 2 * HEADER;
+            let (pages, first) = (Pages::new(pages), Page::new(first));
+            let need = LogWriter::need_for_pages(pages, 1) + LogWriter::need_for_args(args) + Bytes::new(2 * HEADER);
             if need > log.room(down) {
                 continue;
             }
             let start = log.head();
-            log.pages(down, 9, first, pages, |page| source[page as usize * PAGE..].as_ptr());
+            log.pages(down, 9, first, pages, |page| source[page.offset(PAGE_BYTES).get()..].as_ptr());
             log.args(down, &source[..args]);
-            log.forget(down, first);
-            assert!(log.head() - start <= need as u64);
+            log.forget(down, first.get() as u32);
+            assert!(log.head() - start <= need.get() as u64);
             let (mut next, mut seen) = (first, 0);
             replay(view, start, log.head(), |record| match record {
                 Record::Pages { area, first, data } => {
                     assert_eq!((area, first), (9, next));
-                    assert_eq!(data, &source[next as usize * PAGE..][..data.len()]);
-                    next += (data.len() / PAGE) as u32;
+                    assert_eq!(data, &source[next.offset(PAGE_BYTES).get()..][..data.len()]);
+                    next += Bytes::new(data.len()).whole_pages(PAGE_BYTES);
                 }
                 Record::Args(bytes) => {
                     assert_eq!(bytes, &source[..args]);
                     seen += 1;
                 }
                 Record::Forget { replica } => {
-                    assert_eq!(replica, first);
+                    assert_eq!(replica as usize, first.get());
                     seen += 1;
                 }
             });
@@ -304,20 +313,21 @@ mod tests {
         let mut random = 7u64;
         for turn in 0..5_000u32 {
             random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let pages = (random >> 33) as u32 % 7;
+            let (first, pages) = (Page::new(turn as usize), Pages::new((random >> 33) as usize % 7));
             let args: Vec<u8> = (0..(random >> 40) as usize % 3000).map(|i| (i as u32 ^ turn) as u8).collect();
-            let need = LogWriter::need_for_pages(pages as usize, 1) + LogWriter::need_for_args(args.len()) + HEADER;
+            let need = LogWriter::need_for_pages(pages, 1) + LogWriter::need_for_args(args.len());
+            let need = need + Bytes::new(HEADER);
             assert!(need <= log.room(&down), "an empty ring has room for {need}");
             let start = log.head();
-            log.pages(&down, 3, turn, pages, |_| page.as_ptr());
+            log.pages(&down, 3, first, pages, |_| page.as_ptr());
             log.args(&down, &args);
-            let (mut seen_pages, mut seen_args) = (0, None);
+            let (mut seen_pages, mut seen_args) = (Pages::ZERO, None);
             replay(&view, start, log.head(), |record| match record {
                 Record::Pages { area, first, data } => {
-                    assert_eq!((area, first), (3, turn + seen_pages));
+                    assert_eq!((area, first), (3, Page::new(turn as usize) + seen_pages));
                     for one in data.chunks(PAGE) {
                         assert_eq!(one, page);
-                        seen_pages += 1;
+                        seen_pages += Pages::ONE;
                     }
                 }
                 Record::Args(data) => seen_args = Some(data.to_vec()),

@@ -70,11 +70,13 @@ pub(crate) fn what_of(address: usize) -> Option<&'static str> {
     taken.iter().find(|(start, end)| (*start..*end).contains(&address))?;
     Some(match allowed {
         SharedMemory::Absent => {
-            "the task used memory that main shares with other processes (MAP_SHARED), which orbits of this program do not have: put it \
+            "the task used memory that main shares with other processes (MAP_SHARED), which orbits of this program \
+             do not have: put it \
              into an area, or set the library up with other shared_memory"
         }
         _ => {
-            "the task wrote to memory that main shares with other processes (MAP_SHARED), which an orbit may only read: push an update, \
+            "the task wrote to memory that main shares with other processes (MAP_SHARED), which an orbit may only \
+             read: push an update, \
              or set the library up with shared_memory writable"
         }
     })

@@ -25,12 +25,13 @@ use crate::own::Own;
 use crate::queue::Queue;
 use crate::runtime::{self, LOG_BYTES, Runtime};
 use crate::side::{Entry, Init};
+use crate::units::{Address, Bytes};
 use crate::update::{Gate, Operations, Plain, Update};
 
 /// Bytes of the smallest log. Whatever wraps around in it, it has room for the largest arguments
 /// once it is empty: else a call would wait for ever.
 const LEAST_LOG_BYTES: usize = 256 << 10;
-const _: () = assert!(LogWriter::need_for_args(MAX_ARGS) <= LEAST_LOG_BYTES);
+const _: () = assert!(LogWriter::need_for_args(MAX_ARGS).get() <= LEAST_LOG_BYTES);
 /// Most descriptors that an orbit is passed.
 const MOST_PASSED: usize = 1024;
 /// Bytes of the largest log.
@@ -453,7 +454,7 @@ impl Gate for Inner {
                 Kind::Denied,
                 format!("orbit \"{}\" may not alter area \"{}\"", self.options.name, area.name()),
             )),
-            _ => area.hold_to_write(address, len),
+            _ => area.hold_to_write(Address::new(address), Bytes::new(len)),
         }
     }
 

@@ -56,7 +56,8 @@ impl fmt::Display for Lost {
         } else {
             write!(
                 f,
-                "descriptor {number}, which is the library's own, was closed by the program (a daemon closes what it has \
+                "descriptor {number}, which is the library's own, was closed by the program (a daemon closes what it \
+                 has \
                  inherited before it sets the library up)"
             )
         }

@@ -15,6 +15,7 @@ use crate::copier::Copier;
 use crate::error::{Error, Result};
 use crate::log::LogWriter;
 use crate::replica::Held;
+use crate::units::Bytes;
 use crate::update::Update;
 
 /// A call main has submitted.
@@ -218,7 +219,7 @@ impl Queue {
     }
 
     /// Bytes free in the log.
-    pub fn log_room(&self, down: &DownSide) -> usize {
+    pub fn log_room(&self, down: &DownSide) -> Bytes {
         self.log.room(down)
     }
 

@@ -15,9 +15,10 @@ use orbit_linux::memfd;
 use crate::area::{Area, OwedSet, PageRuns, fault};
 use crate::error::{Error, Result};
 use crate::own::Own;
-use crate::page::PAGE;
+use crate::page::{PAGE, PAGE_BYTES};
 use crate::shared::Shared;
 use crate::stream;
+use crate::units::Pages;
 use crate::wire::Attach;
 
 /// A replica: memory that main writes through `alias` while the orbit is idle, and that the orbit
@@ -35,12 +36,12 @@ pub(crate) struct Replica {
     /// Shared with the supervisor, who populates it.
     pub alias: Arc<Shared>,
     /// Pages of it that the supervisor was asked to populate.
-    pub mapped: usize,
+    pub mapped: Pages,
     /// Calls in a row whose pages were left to a copier; see [`Replica::protect_now`].
     copied_in_a_row: u32,
     until_protect: u32,
     /// Pages of the last snapshot; of a replica that has had none, more than any.
-    pub last_delta: usize,
+    pub last_delta: Pages,
     /// Copiers of its pages in a row that could not be made or died.
     copiers_failed: u32,
     /// Until then its pages are copied by main, however many they are.
@@ -80,9 +81,9 @@ impl Replica {
             owed,
             fd,
             alias,
-            mapped: 0,
+            mapped: Pages::ZERO,
             copied_in_a_row: 0,
-            last_delta: usize::MAX,
+            last_delta: Pages::MAX,
             until_protect: 0,
             copiers_failed: 0,
             no_copier_until: None,
@@ -101,8 +102,8 @@ impl Replica {
     fn write(&self, runs: &PageRuns) -> Result<()> {
         self.area.with_source(|source| {
             let target = self.alias.as_ptr();
-            let pages = runs.iter().flat_map(|(first, count)| first..first + count);
-            let pairs = pages.map(|page| (source(page), target.wrapping_add(page * PAGE)));
+            let pages = runs.iter().flat_map(|(first, count)| first.run(count));
+            let pairs = pages.map(|page| (source(page), target.wrapping_add(page.offset(PAGE_BYTES).get())));
             if runs.pages() >= stream::WORTH_IT {
                 // SAFETY: pages reported by the area lie below its limit, which is the alias's
                 // length; both are whole pages, and the alias is no part of the area.
@@ -115,9 +116,9 @@ impl Replica {
 
     /// Whether more than an eighth of its first `pages` pages have no memory: giving it to them
     /// would cost what it saves.
-    pub fn is_sparse(&self, pages: usize) -> bool {
+    pub fn is_sparse(&self, pages: Pages) -> bool {
         let held = self.fd.fd().and_then(|fd| file_of(fd.as_raw_fd()));
-        !held.is_ok_and(|(_, bytes)| bytes >= pages * PAGE / 8 * 7)
+        !held.is_ok_and(|(_, bytes)| bytes >= pages.bytes(PAGE_BYTES).get() / 8 * 7)
     }
 
     /// Whether a call that goes to a copier should harvest (protect the written pages again) first.

@@ -21,6 +21,7 @@ use crate::per_process::{Inherit, PerProcess};
 use crate::shared::Shared;
 use crate::status::StatusPage;
 use crate::template::{self, Template};
+use crate::units::Bytes;
 use crate::wire::Lines;
 use crate::{limits, side, supervisor, wire};
 
@@ -260,7 +261,7 @@ impl Runtime {
         if std::thread::available_parallelism().map_or(1, |n| n.get()) < 2 {
             config.spin = std::time::Duration::ZERO;
         }
-        let window = area::reserve_window(config.window)?;
+        let window = area::reserve_window(Bytes::new(config.window))?;
         limits::sweep();
         let template = Arc::new(Template::make(window, config.shared)?);
         let runtime = Arc::new(Runtime {
@@ -405,7 +406,10 @@ impl Runtime {
         match slot.as_ref().filter(|t| !t.is_gone()) {
             Some(template) => Ok(template.clone()),
             None => {
-                let fresh = Arc::new(Template::make(area::reserve_window(self.config.window)?, self.config.shared)?);
+                let fresh = Arc::new(Template::make(
+                    area::reserve_window(Bytes::new(self.config.window))?,
+                    self.config.shared,
+                )?);
                 *slot = Some(fresh.clone());
                 Ok(fresh)
             }
@@ -479,7 +483,8 @@ impl Runtime {
         if template.serves(code) {
             return Ok(template);
         }
-        let fresh = Arc::new(Template::make(area::reserve_window(self.config.window)?, self.config.shared)?);
+        let fresh =
+            Arc::new(Template::make(area::reserve_window(Bytes::new(self.config.window))?, self.config.shared)?);
         if let Some(stranger) = code.iter().find(|at| !fresh.knows(**at)) {
             return Err(Runtime::no_code_at(*stranger));
         }

@@ -9,8 +9,10 @@
 //! the addresses are listed before anything shared stands there, and until nothing shared stands
 //! there any more; only reserved address space is there in between. A fork copies the mappings in
 //! one step, so in the copy:
-//! - what is shared is listed: it was listed before it was mapped, and is struck off after it is gone;
-//! - what is listed is the library's: it was reserved before it was listed, and is struck off before it is released.
+//! - what is shared is listed: it was listed before it was mapped, and is struck off after it is
+//!   gone;
+//! - what is listed is the library's: it was reserved before it was listed, and is struck off
+//!   before it is released.
 
 use std::io;
 use std::os::fd::BorrowedFd;

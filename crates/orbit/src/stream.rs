@@ -7,9 +7,10 @@
 //! better off plain: the orbit then finds it in a cache.
 
 use crate::page::PAGE;
+use crate::units::Pages;
 
 /// From so many pages on (256 KiB) streaming pays.
-pub(crate) const WORTH_IT: usize = 64;
+pub(crate) const WORTH_IT: Pages = Pages::new(64);
 
 /// Copies whole pages from the first to the second of each pair. Other processes see the pages once
 /// this has returned and a word was stored that tells them so.

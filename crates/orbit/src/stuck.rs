@@ -35,7 +35,7 @@ pub(crate) struct Asleep {
 
 impl Inner {
     /// Ends the process if its task has slept long enough on a lock in a replica that nobody can
-    /// release. Says when to look again, if sooner than usual. Called by the supervisor.
+    /// release. Says when to check again, if sooner than usual. Called by the supervisor.
     pub fn check_asleep(&self) -> Option<Duration> {
         let after = self.options.stuck_after?;
         let (template, pid, call) = {
@@ -85,7 +85,8 @@ impl Inner {
         let place = area
             .map_or_else(String::new, |area| format!(" ({} bytes into area \"{}\")", lock - area.base(), area.name()));
         let why = format!(
-            "the lock at {lock:#x}{place} was held in the snapshot, and its holder is not in the orbit: nobody can release it; make the \
+            "the lock at {lock:#x}{place} was held in the snapshot, and its holder is not in the orbit: nobody can \
+             release it; make the \
              call while the lock is free, or have the task not take it"
         );
         (lock, why)

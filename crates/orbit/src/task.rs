@@ -26,8 +26,9 @@ use crate::generation::generation;
 use crate::limits::LimitsWire;
 use crate::log::{self, Record};
 use crate::own::{self, Own};
-use crate::page::PAGE;
+use crate::page::PAGE_BYTES;
 use crate::side::{Entry, Init};
+use crate::units::{Address, Bytes};
 use crate::wire::{Attach, BATCH, Lines, PUSH_HEADER, PUSH_PIECE, Passed};
 use crate::{blackbox, border, limits, side};
 
@@ -212,7 +213,7 @@ impl Task {
         while let Some(old) = self.replicas.iter().find(|r| r.base < base + len && base < r.base + r.len) {
             self.forget(old.number);
         }
-        if let Err(e) = born::make_place(base, len) {
+        if let Err(e) = born::make_place(Address::new(base), Bytes::new(len)) {
             panic!(
                 "no place for area {area} at {base:#x} to {:#x}: this process has memory of its own there ({e}); have main \
                  adopt its memory before it sets the library up",
@@ -374,8 +375,12 @@ impl Task {
                 let Some(replica) = self.replicas.iter().find(|r| r.area == area) else { return };
                 let fd = open.filter(|(known, _)| *known == area).map_or_else(|| replica.fd.fd(), |(_, fd)| Ok(fd));
                 open = fd.as_ref().ok().map(|fd| (area, *fd));
-                if let Err(e) = fd.and_then(|fd| stream::write_all_at(fd, data, u64::from(first) * PAGE as u64)) {
-                    panic!("writing {} pages of area {area} into its replica: {e}", data.len() / PAGE);
+                if let Err(e) = fd.and_then(|fd| stream::write_all_at(fd, data, first.offset(PAGE_BYTES).get() as u64))
+                {
+                    panic!(
+                        "writing {} pages of area {area} into its replica: {e}",
+                        Bytes::new(data.len()).pages(PAGE_BYTES)
+                    );
                 }
             }
             Record::Args(bytes) => *long_args = Some(bytes.to_vec()),

@@ -34,6 +34,7 @@ use crate::area::born;
 use crate::error::{Error, Kind, Result};
 use crate::mains_shared::{self, SharedMemory};
 use crate::own::Own;
+use crate::units::{Address, Bytes};
 use crate::{inherited, limits, shared, side, stuck, task};
 
 use code::Code;
@@ -105,7 +106,7 @@ struct Link {
 impl Template {
     /// Makes a template of the process as it is now. `window` is the reserved range of areas, which
     /// orbits get empty; `shared` says what they have of memory that main shares with others.
-    pub fn make(window: (usize, usize), shared: SharedMemory) -> Result<Template> {
+    pub fn make(window: (Address, Bytes), shared: SharedMemory) -> Result<Template> {
         let doing = "making the template";
         let (ours, theirs) = own_pair().map_err(|e| Error::system(doing, e))?;
         let main = pidfd::open(std::process::id() as i32).and_then(Own::new).map_err(|e| Error::system(doing, e))?;
@@ -401,7 +402,7 @@ struct Life {
     socket: RawFd,
     main: RawFd,
     main_pid: i32,
-    window: (usize, usize),
+    window: (Address, Bytes),
     shared: SharedMemory,
 }
 
@@ -504,7 +505,7 @@ fn live(life: Life) -> ! {
     [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTSTP, libc::SIGPIPE].into_iter().for_each(signals::ignore);
     signals::Set::of([]).set_mask();
     // SAFETY: main's areas, which nothing in this process uses.
-    let _ = unsafe { map::fixed_none(life.window.0, life.window.1) };
+    let _ = unsafe { map::fixed_none(life.window.0.get(), life.window.1.get()) };
     born::note_places();
     // SAFETY: both descriptors were inherited for this, and nothing else in this process closes
     // them.

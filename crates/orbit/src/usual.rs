@@ -15,9 +15,10 @@ use crate::channel::{COPIER_NONE, INLINE_ARGS, READY, SLOTS};
 use crate::clock::now_ns;
 use crate::core::Inner;
 use crate::queue::Waiting;
+use crate::units::Pages;
 
 /// Most pages in use of an area that this path copies: such an area is copied whole by every call.
-const MAX_PAGES: usize = 16;
+const MAX_PAGES: Pages = Pages::new(16);
 
 impl Inner {
     /// Makes a call of the entry function without a deadline, if it is a usual one. `None`: nothing
@@ -38,7 +39,7 @@ impl Inner {
             return None;
         }
         let submitted_ns = now_ns();
-        let mut pages = 0;
+        let mut pages = Pages::ZERO;
         for area in areas {
             let replica = core.replicas.iter_mut().find(|r| r.area.is_same(area))?;
             replica.small_again();
@@ -61,7 +62,7 @@ impl Inner {
         slot.state.store(READY, Ordering::Relaxed);
         slot.attach.store(0, Ordering::Relaxed);
         core.stats.calls += 1;
-        core.stats.pages += pages as u64;
+        core.stats.pages += pages.get() as u64;
         let call = Arc::new(Call::new(number, 0, submitted_ns, None));
         core.queue.push(Waiting {
             call: call.clone(),
@@ -72,7 +73,7 @@ impl Inner {
             cancelled: false,
         });
         self.hand_over(core, number.wrapping_add(1));
-        self.status.call_submitted(1, pages as u64);
+        self.status.call_submitted(1, pages.get() as u64);
         Some(call)
     }
 }

@@ -15,7 +15,7 @@ fn follow(area: &Area) {
     for turn in 0..20 {
         write(object, turn * 3 % 60 * PAGE, turn as u64 + 1);
         image.update_from(area, &orbit);
-        assert_eq!(image.wrong_page(area.used_pages()), None);
+        assert_eq!(image.wrong_page(area.used_pages().get()), None);
     }
 }
 

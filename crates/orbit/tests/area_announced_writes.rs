@@ -2,6 +2,7 @@
 //! announcement that nothing follows changes nothing.
 
 use orbit::area::PageRuns;
+use orbit::units::Page;
 use orbit::{Area, Engine, Kind};
 
 const PAGE: usize = 4096;
@@ -10,7 +11,7 @@ const PAGES: usize = 600;
 fn harvest(area: &Area, owed: &orbit::area::OwedSet) -> Vec<usize> {
     let mut runs = PageRuns::new();
     area.snapshot_pages(owed, &mut runs).unwrap();
-    runs.iter().flat_map(|(first, count)| first..first + count).collect()
+    runs.iter().flat_map(|(first, count)| first.run(count)).map(Page::get).collect()
 }
 
 fn faults() -> i64 {

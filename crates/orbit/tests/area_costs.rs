@@ -5,6 +5,7 @@ mod area_common;
 use area_common::{PAGE, Random, can_have, write};
 use orbit::area::track::{PageRuns, Tracker};
 use orbit::area::{Area, Engine};
+use orbit::units::{Address, Bytes, Pages};
 use orbit_linux::map::Mapping;
 use std::hint::black_box;
 use std::time::Instant;
@@ -71,8 +72,8 @@ fn small_areas_by_engine() {
             {
                 let memory = Mapping::anonymous(pages * PAGE, true).unwrap();
                 let mut to = vec![0u8; pages * PAGE];
-                let mut tracker = Tracker::new(memory.addr(), pages * PAGE, engine).unwrap();
-                tracker.grow(pages).unwrap();
+                let mut tracker = Tracker::new(Address::new(memory.addr()), Bytes::new(pages * PAGE), engine).unwrap();
+                tracker.grow(Pages::new(pages)).unwrap();
                 let mut runs = PageRuns::new();
                 let mut random = Random::quiet();
                 let (mut writing, mut snapshot) = (Vec::new(), Vec::new());
@@ -86,11 +87,11 @@ fn small_areas_by_engine() {
                         runs.clear();
                         tracker.harvest(&mut runs).unwrap();
                         for (first, count) in runs.iter() {
-                            for page in first..first + count {
+                            for page in first.run(count) {
                                 // SAFETY: a readable page, and room for one.
                                 unsafe {
                                     libc::memcpy(
-                                        to[page * PAGE..].as_mut_ptr().cast(),
+                                        to[page.get() * PAGE..].as_mut_ptr().cast(),
                                         tracker.source(page).cast(),
                                         PAGE,
                                     );
@@ -124,7 +125,7 @@ fn clean_scans_and_dirty_pages() {
         let mut harvest = || {
             runs.clear();
             let time = timed(|| area.snapshot_pages(&orbit, &mut runs).unwrap());
-            (time, runs.pages())
+            (time, runs.pages().get())
         };
         // Grows bit by bit, with snapshots in between.
         for _ in 0..64 {
@@ -152,7 +153,8 @@ fn clean_scans_and_dirty_pages() {
             }
             times.sort_unstable();
             println!(
-                "          64 pages of {:>3} MiB, round {round}: first write {:>5} ns each, harvest {:>6.1} us, {} reported",
+                "          64 pages of {:>3} MiB, round {round}: first write {:>5} ns each, harvest {:>6.1} us, {} \
+                 reported",
                 (spread * PAGE) >> 20,
                 first / 25 / 64,
                 times[12] as f64 / 1e3,
@@ -171,8 +173,8 @@ fn hot_runs() {
     const PAGES: usize = 1024;
     for length in [1, 2, 4, 16, 64] {
         let memory = Mapping::anonymous(PAGES * PAGE, true).unwrap();
-        let mut tracker = Tracker::new(memory.addr(), PAGES * PAGE, Engine::Track).unwrap();
-        tracker.grow(PAGES).unwrap();
+        let mut tracker = Tracker::new(Address::new(memory.addr()), Bytes::new(PAGES * PAGE), Engine::Track).unwrap();
+        tracker.grow(Pages::new(PAGES)).unwrap();
         let mut runs = PageRuns::new();
         let mut times = Vec::new();
         for turn in 0..100 {

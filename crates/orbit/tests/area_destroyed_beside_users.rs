@@ -1,10 +1,11 @@
 //! An area is destroyed while other threads begin to use it: an orbit that comes finds it there and
-//! keeps it, or is told that it is gone; objects are filled and moved, or rejected.
+//! keeps it, or learns that it is gone; objects are filled and moved, or rejected.
 
 mod area_common;
 use area_common::{PAGE, engines};
 use orbit::Kind;
 use orbit::area::{Area, PageRuns};
+use orbit::units::Page;
 use std::sync::Barrier;
 
 const PAGES: usize = 64;
@@ -37,7 +38,7 @@ fn an_orbit_that_comes_keeps_the_area_or_is_told() {
                 let mut runs = PageRuns::new();
                 area.snapshot_pages(&orbit, &mut runs)?;
                 // SAFETY: a page of the snapshot.
-                let read = area.with_source(|source| (0..PAGES).map(|page| unsafe { *source(page) }).max());
+                let read = area.with_source(|source| (0..PAGES).map(|page| unsafe { *source(Page::new(page)) }).max());
                 read.map(|_| orbit)
             };
             let (destroyed, used) = beside(round, || area.destroy(), used);

@@ -5,6 +5,7 @@ mod area_common;
 use area_common::{Image, PAGE, engines, write};
 use orbit::area::track::Tracker;
 use orbit::area::{Area, PageRuns, fault};
+use orbit::units::{Address, Bytes, Pages};
 use orbit_linux::map::Mapping;
 
 const PAGES: usize = 320;
@@ -15,7 +16,7 @@ fn every_call_may_fail_once() {
     for engine in engines() {
         let memory = Mapping::anonymous(PAGES * PAGE, false).unwrap();
         let base = memory.addr();
-        let mut tracker = Tracker::new(base, PAGES * PAGE, engine).unwrap();
+        let mut tracker = Tracker::new(Address::new(base), Bytes::new(PAGES * PAGE), engine).unwrap();
         let mut image = Image::new(base, PAGES * PAGE);
         image.update(&mut tracker, PAGES);
         let before = fault::calls();
@@ -32,7 +33,7 @@ fn every_call_may_fail_once() {
             assert!(!fault::disarm() && runs.is_empty(), "engine {engine}: {error}");
             // Writes between the failed harvest and the next one count as well.
             write(base, (n as usize * 7 % PAGES) * PAGE + 16, u64::from(n) + 1);
-            assert!(tracker.peek(PAGES).unwrap() >= 1 + PAGES / 3 - 1, "engine {engine}, call {n}");
+            assert!(tracker.peek(Pages::new(PAGES)).unwrap().get() >= 1 + PAGES / 3 - 1, "engine {engine}, call {n}");
             image.update(&mut tracker, PAGES);
             assert_eq!(image.wrong_page(PAGES), None, "engine {engine}, call {n} failed");
         }
@@ -60,8 +61,8 @@ fn a_failed_snapshot_leaves_every_orbit_owed() {
             }
             second.update_from(&area, &two);
             first.update_from(&area, &one);
-            assert_eq!(first.wrong_page(area.used_pages()), None, "engine {engine}, turn {turn}");
-            assert_eq!(second.wrong_page(area.used_pages()), None, "engine {engine}, turn {turn}");
+            assert_eq!(first.wrong_page(area.used_pages().get()), None, "engine {engine}, turn {turn}");
+            assert_eq!(second.wrong_page(area.used_pages().get()), None, "engine {engine}, turn {turn}");
         }
     }
     fault::set_step(0);

@@ -5,6 +5,7 @@ mod area_common;
 use area_common::{Image, PAGE, engines, write};
 use orbit::Kind;
 use orbit::area::{Area, PageRuns};
+use orbit::units::Pages;
 
 #[test]
 fn a_child_leaves_mains_tracking_alone() {
@@ -21,7 +22,7 @@ fn a_child_leaves_mains_tracking_alone() {
             if child == 0 {
                 let mut runs = PageRuns::new();
                 let refused = area.snapshot_pages(&orbit, &mut runs).is_err_and(|e| e.kind() == Kind::Forked);
-                let peeked = area.peek_pages(&orbit, 100).is_err_and(|e| e.kind() == Kind::Forked);
+                let peeked = area.peek_pages(&orbit, Pages::new(100)).is_err_and(|e| e.kind() == Kind::Forked);
                 write(object, 8, 77);
                 drop(orbit);
                 drop(area);
@@ -34,11 +35,11 @@ fn a_child_leaves_mains_tracking_alone() {
             assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
             assert_eq!(status, 0, "engine {engine}: the child was not refused");
             image.update_from(&area, &orbit);
-            assert_eq!(image.wrong_page(area.used_pages()), None, "engine {engine}: the child blinded main");
+            assert_eq!(image.wrong_page(area.used_pages().get()), None, "engine {engine}: the child blinded main");
             // Still tracked after the child has dropped its handle.
             write(object, 30 * PAGE, 1000 + turn as u64);
-            assert!(image.update_from(&area, &orbit).pages() >= 1);
-            assert_eq!(image.wrong_page(area.used_pages()), None, "engine {engine}");
+            assert!(image.update_from(&area, &orbit).pages().get() >= 1);
+            assert_eq!(image.wrong_page(area.used_pages().get()), None, "engine {engine}");
         }
     }
 }

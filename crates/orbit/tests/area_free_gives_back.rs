@@ -45,7 +45,7 @@ fn long_free_runs_go_back_and_count_as_changed() {
         // SAFETY: a living object of a MiB.
         unsafe { large.as_ptr().write_bytes(9, 1 << 20) };
         image.update_from(&area, &orbit);
-        let pages = area.used_pages();
+        let pages = area.used_pages().get();
         assert!(resident(area.base(), pages) > 370);
         for object in objects.into_iter().chain([large]) {
             // SAFETY: nobody uses it any more.
@@ -58,10 +58,10 @@ fn long_free_runs_go_back_and_count_as_changed() {
         let again = area.alloc_zeroed(1 << 20, 8).unwrap().addr().get();
         write(again, 100 * PAGE, 5);
         image.update_from(&area, &orbit);
-        assert_eq!(image.wrong_page(area.used_pages()), None, "engine {engine}");
+        assert_eq!(image.wrong_page(area.used_pages().get()), None, "engine {engine}");
         if engine != Engine::Copy {
             let runs = image.update_from(&area, &orbit);
-            assert!(runs.pages() < 10, "engine {engine}: {runs:?}");
+            assert!(runs.pages().get() < 10, "engine {engine}: {runs:?}");
         }
     }
 }

@@ -13,7 +13,7 @@ fn new_pages_are_in_the_next_snapshot() {
         let base = area.base();
         let orbit = area.attach().unwrap();
         let mut image = Image::new(base, limit);
-        assert_eq!(area.used_pages(), 0);
+        assert_eq!(area.used_pages().get(), 0);
         let mut objects = Vec::new();
         let mut turn = 0u64;
         while let Ok(object) = area.alloc(50_000, 16) {
@@ -23,7 +23,7 @@ fn new_pages_are_in_the_next_snapshot() {
             objects.push(object.addr().get());
             write(objects[turn as usize / 2], 8, turn);
             image.update_from(&area, &orbit);
-            assert_eq!(image.wrong_page(area.used_pages()), None, "engine {engine}, turn {turn}");
+            assert_eq!(image.wrong_page(area.used_pages().get()), None, "engine {engine}, turn {turn}");
         }
         assert!(area.high_water() > limit - 60_000 && turn > 70);
     }
@@ -45,10 +45,10 @@ fn auto_goes_from_copying_to_tracking() {
     for turn in 0..20 {
         write(object, turn * PAGE, 1 + turn as u64);
         let runs = image.update_from(&area, &orbit);
-        assert_eq!(runs.pages(), 1);
-        assert_eq!(image.wrong_page(area.used_pages()), None);
+        assert_eq!(runs.pages().get(), 1);
+        assert_eq!(image.wrong_page(area.used_pages().get()), None);
     }
-    assert_eq!(image.update_from(&area, &orbit).pages(), 0);
+    assert_eq!(image.update_from(&area, &orbit).pages().get(), 0);
 }
 
 #[test]

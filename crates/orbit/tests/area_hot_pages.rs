@@ -6,6 +6,7 @@ mod area_common;
 use area_common::{Image, PAGE, Random, can_have, write};
 use orbit::area::Engine;
 use orbit::area::track::Tracker;
+use orbit::units::{Address, Bytes, Page, Pages};
 use orbit_linux::map::Mapping;
 
 const PAGES: usize = 256;
@@ -19,7 +20,7 @@ fn hot_pages_come_and_go_and_nothing_is_lost() {
     let mut random = Random::new();
     let memory = Mapping::anonymous(PAGES * PAGE, false).unwrap();
     let base = memory.addr();
-    let mut tracker = Tracker::new(base, PAGES * PAGE, Engine::Track).unwrap();
+    let mut tracker = Tracker::new(Address::new(base), Bytes::new(PAGES * PAGE), Engine::Track).unwrap();
     let mut image = Image::new(base, PAGES * PAGE);
     image.update(&mut tracker, PAGES);
     for turn in 0..600u64 {
@@ -31,16 +32,16 @@ fn hot_pages_come_and_go_and_nothing_is_lost() {
         write(base, cold * PAGE + 8, turn);
         let reported = image.update(&mut tracker, PAGES);
         assert_eq!(image.wrong_page(PAGES), None, "turn {turn}");
-        assert!(reported.contains(cold));
-        let others = reported.iter().flat_map(|(first, count)| first..first + count);
+        assert!(reported.contains(Page::new(cold)));
+        let others = reported.iter().flat_map(|(first, count)| first.run(count)).map(Page::get);
         let others = others.filter(|page| !HOT.contains(page) && *page != cold).count();
         assert_eq!(others, 0, "turn {turn}: cold pages reported that nobody wrote");
         if turn == 250 {
             // Unprotected: a write makes no fault that a peek without one would not count as well.
-            assert!(tracker.peek(PAGES).unwrap() >= HOT.len(), "the run is not hot");
+            assert!(tracker.peek(Pages::new(PAGES)).unwrap().get() >= HOT.len(), "the run is not hot");
         }
     }
-    assert_eq!(tracker.peek(PAGES).unwrap(), 0, "the run is still hot long after it fell quiet");
+    assert_eq!(tracker.peek(Pages::new(PAGES)).unwrap().get(), 0, "the run is still hot long after it fell quiet");
 }
 
 /// Random pages with all rates of writing, over many harvests.
@@ -52,7 +53,7 @@ fn any_mixture_of_rates_is_right() {
     let mut random = Random::new();
     let memory = Mapping::anonymous(PAGES * PAGE, false).unwrap();
     let base = memory.addr();
-    let mut tracker = Tracker::new(base, PAGES * PAGE, Engine::Track).unwrap();
+    let mut tracker = Tracker::new(Address::new(base), Bytes::new(PAGES * PAGE), Engine::Track).unwrap();
     let mut image = Image::new(base, PAGES * PAGE);
     let mut rates: Vec<usize> = (0..PAGES).map(|page| page / 16 % 9 * 12).collect();
     for turn in 0..800u64 {

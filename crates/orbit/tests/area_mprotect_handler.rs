@@ -3,6 +3,7 @@
 
 use orbit::area::track::Tracker;
 use orbit::area::{Engine, PageRuns};
+use orbit::units::{Address, Bytes, Page, Pages};
 use orbit_linux::map::{Mapping, protect};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -39,12 +40,13 @@ fn other_faults_are_handed_on_and_the_handler_comes_back() {
     }
     let (memory, mine) = (Mapping::anonymous(16 * 4096, false).unwrap(), Mapping::anonymous(4096, false).unwrap());
     for turn in 1..=3 {
-        let mut one = Tracker::new(memory.addr(), 8 * 4096, Engine::Mprotect).unwrap();
-        let mut two = Tracker::new(memory.addr() + 8 * 4096, 8 * 4096, Engine::Mprotect).unwrap();
+        let mut one = Tracker::new(Address::new(memory.addr()), Bytes::new(8 * 4096), Engine::Mprotect).unwrap();
+        let mut two =
+            Tracker::new(Address::new(memory.addr() + 8 * 4096), Bytes::new(8 * 4096), Engine::Mprotect).unwrap();
         assert_ne!(handler(), own_address);
         let mut runs = PageRuns::new();
         for tracker in [&mut one, &mut two] {
-            tracker.grow(8).unwrap();
+            tracker.grow(Pages::new(8)).unwrap();
             tracker.harvest(&mut runs).unwrap();
         }
         // SAFETY: pages of this test's own mappings; the faults are answered by the two handlers.
@@ -58,7 +60,7 @@ fn other_faults_are_handed_on_and_the_handler_comes_back() {
         for (tracker, page) in [(&mut one, 3), (&mut two, 3)] {
             let mut runs = PageRuns::new();
             tracker.harvest(&mut runs).unwrap();
-            assert_eq!(runs.iter().collect::<Vec<_>>(), [(page, 1)]);
+            assert_eq!(runs.iter().collect::<Vec<_>>(), [(Page::new(page), Pages::ONE)]);
         }
         drop(one);
         assert_ne!(handler(), own_address, "the other area still needs it");

@@ -5,6 +5,7 @@ mod area_common;
 use area_common::{Image, PAGE, Random, can_have, engines, read, write};
 use orbit::area::track::Tracker;
 use orbit::area::{Area, Engine};
+use orbit::units::{Address, Bytes};
 use orbit_linux::map::Mapping;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex};
@@ -16,8 +17,10 @@ const ROUNDS: usize = 30;
 fn storm(engine: Engine, random: &Random, zeroes: bool) {
     let memory = Mapping::anonymous(PAGES * PAGE, false).unwrap();
     let base = memory.addr();
-    let make =
-        |base, len| if zeroes { Tracker::over_zeroes(base, len, engine, 0) } else { Tracker::new(base, len, engine) };
+    let make = |base, len| match zeroes {
+        true => Tracker::over_zeroes(Address::new(base), Bytes::new(len), engine, Bytes::ZERO),
+        false => Tracker::new(Address::new(base), Bytes::new(len), engine),
+    };
     let mut tracker = make(base, PAGES * PAGE).unwrap();
     let mut image = Image::new(base, PAGES * PAGE);
     let (start, stop) = (Barrier::new(WRITERS + 1), Barrier::new(WRITERS + 1));
@@ -59,7 +62,7 @@ fn storm(engine: Engine, random: &Random, zeroes: bool) {
 fn locked(engine: Engine) {
     let memory = Mapping::anonymous(PAGES * PAGE, false).unwrap();
     let base = memory.addr();
-    let mut tracker = Tracker::new(base, PAGES * PAGE, engine).unwrap();
+    let mut tracker = Tracker::new(Address::new(base), Bytes::new(PAGES * PAGE), engine).unwrap();
     let mut image = Image::new(base, PAGES * PAGE);
     let lock = Mutex::new(());
     let done = AtomicBool::new(false);
@@ -129,7 +132,7 @@ fn huge(engine: Engine, random: &Random) {
             }
         });
         image.update_from(&area, &orbit);
-        assert_eq!(image.wrong_page(area.used_pages()), None, "engine {engine}, round {round}");
+        assert_eq!(image.wrong_page(area.used_pages().get()), None, "engine {engine}, round {round}");
     }
 }
 

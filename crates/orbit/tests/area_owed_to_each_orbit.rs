@@ -5,6 +5,7 @@ mod area_common;
 use area_common::{Image, PAGE, Random, engines, write};
 use orbit::Kind;
 use orbit::area::{Area, PageRuns};
+use orbit::units::Pages;
 
 const PAGES: usize = 128;
 
@@ -37,10 +38,10 @@ fn each_orbit_gets_every_change() {
                 area.snapshot_pages(owed, &mut runs).unwrap();
                 owed.owe(&runs);
             } else {
-                let most = area.peek_pages(owed, usize::MAX).unwrap();
+                let most = area.peek_pages(owed, Pages::MAX).unwrap();
                 let runs = image.update_from(&area, owed);
                 assert!(runs.pages() <= most, "engine {engine}: {} pages, {most} expected", runs.pages());
-                assert_eq!(owed.pages(), 0);
+                assert_eq!(owed.pages().get(), 0);
                 assert_eq!(image.wrong_page(PAGES), None, "engine {engine}, turn {turn}");
             }
         }

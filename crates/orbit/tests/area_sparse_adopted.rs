@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use orbit::area::{OwedSet, PageRuns, fault};
+use orbit::units::{Page, Pages};
 use orbit::{Area, Engine};
 use orbit_linux::map::{self, Mapping};
 
@@ -62,14 +63,14 @@ fn what_was_never_touched_is_neither_sent_nor_given_page_tables() {
         let mut sent = PageRuns::new();
         area.snapshot_pages(&owed, &mut sent).expect("snapshot");
         let expected = if round == 0 { 1024 } else { 0 };
-        assert_eq!(sent.pages(), expected, "round {round}");
+        assert_eq!(sent.pages().get(), expected, "round {round}");
     }
     // All of the region would take 16 MiB.
     assert!(page_tables() < before + 2048, "{} KiB of page tables, {before} before", page_tables());
     write(&region, 7, 1);
     let mut sent = PageRuns::new();
     area.snapshot_pages(&owed, &mut sent).expect("snapshot");
-    assert_eq!(sent.iter().collect::<Vec<_>>(), [(7, 1)]);
+    assert_eq!(sent.iter().collect::<Vec<_>>(), [(Page::new(7), Pages::ONE)]);
 }
 
 struct Random(u64);
@@ -139,8 +140,8 @@ fn history(seed: u64, steps: usize) {
             }
             8 => {
                 let copy = &copies[random.below(copies.len())];
-                let counted = area.peek_pages(&copy.owed, 1 + random.below(300)).expect("peek");
-                assert!(counted <= 300);
+                let counted = area.peek_pages(&copy.owed, Pages::new(1 + random.below(300))).expect("peek");
+                assert!(counted.get() <= 300);
             }
             9 if copies.len() < 3 => copies.push(copy()),
             10 => {
@@ -160,7 +161,7 @@ fn history(seed: u64, steps: usize) {
                 let copy = &mut copies[at];
                 let mut sent = PageRuns::new();
                 area.snapshot_pages(&copy.owed, &mut sent).expect("snapshot");
-                for page in sent.iter().flat_map(|(first, count)| first..first + count) {
+                for page in sent.iter().flat_map(|(first, count)| first.run(count)).map(Page::get) {
                     match main.get(&page) {
                         Some(word) => copy.words.insert(page, *word),
                         None => copy.words.remove(&page),
@@ -204,11 +205,11 @@ fn writers_beside_snapshots_lose_nothing() {
         while !writer.is_finished() {
             let mut sent = PageRuns::new();
             area.snapshot_pages(&owed, &mut sent).expect("snapshot");
-            found.extend(sent.iter().flat_map(|(first, count)| first..first + count));
+            found.extend(sent.iter().flat_map(|(first, count)| first.run(count)).map(Page::get));
         }
     });
     let mut sent = PageRuns::new();
     area.snapshot_pages(&owed, &mut sent).expect("snapshot");
-    found.extend(sent.iter().flat_map(|(first, count)| first..first + count));
+    found.extend(sent.iter().flat_map(|(first, count)| first.run(count)).map(Page::get));
     assert_eq!(found.len(), pages, "a page that was written once was never reported");
 }

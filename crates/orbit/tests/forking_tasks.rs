@@ -29,7 +29,7 @@ fn a_child_that_returns_answers_no_call() {
     assert_eq!(orbit.stats().restarts, 0);
 }
 
-/// Leaves a child that makes the file it is told a twentieth of a second after this process has
+/// Leaves a child that makes the file it is given a twentieth of a second after this process has
 /// ended, and one that never ends; gives the number of the latter.
 unsafe extern "C" fn leaves(_: *mut c_void, args: *mut c_void) -> c_long {
     // SAFETY: the children are those of a single thread, and make system calls only; a name that

@@ -1,5 +1,5 @@
 //! What becomes of waiting calls when others replace them, or when there is no room: the calls that
-//! are left see each its own moment's state, main is not held up, and a call that fails has changed
+//! are left see each its own moment's state, main is not delayed, and a call that fails has changed
 //! nothing.
 
 mod common;

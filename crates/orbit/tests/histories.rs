@@ -291,7 +291,8 @@ fn history(engine: Engine, pending: Pending, seed: u64, steps: usize) {
     }
     let stats = orbit.stats();
     println!(
-        "{engine:?} {pending:?}: {steps} steps, {calls} calls, {applied} updates applied, {crashes} crashes asked for: {stats:?}"
+        "{engine:?} {pending:?}: {steps} steps, {calls} calls, {applied} updates applied, {crashes} crashes asked \
+         for: {stats:?}"
     );
     assert!(stats.crashes <= crashes, "the orbit only crashes when told to");
     assert_eq!(stats.bad_updates, 0);

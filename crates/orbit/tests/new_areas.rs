@@ -1,4 +1,4 @@
-//! New areas in any number hold nobody up: not main, not the supervisor, whatever the orbit does
+//! New areas in any number block no one: not main, not the supervisor, whatever the orbit does
 //! meanwhile.
 
 use std::ffi::{c_long, c_void};

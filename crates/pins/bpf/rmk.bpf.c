@@ -49,7 +49,8 @@ static __always_inline void life(u32 kind, u32 pid, u32 tid, u64 a, u64 b)
 	u64 own = 0;
 	if (!t || !t->active[kind])
 		return;
-	struct offer o = { .mask = t->active[kind] & wanted_by(t, pid, &own), .cpu = bpf_get_smp_processor_id(), .quiet = own };
+	struct offer o = { .mask = t->active[kind] & wanted_by(t, pid, &own),
+			   .cpu = bpf_get_smp_processor_id(), .quiet = own };
 	if (!o.mask)
 		return;
 	struct event e;
@@ -204,12 +205,14 @@ int BPF_PROG(signal_deliver, int sig, struct kernel_siginfo *info, void *action)
 	if (!t || !t->active[SIG_DELIVERED])
 		return 0;
 	u64 id = bpf_get_current_pid_tgid(), own = 0;
-	struct offer o = { .mask = t->active[SIG_DELIVERED] & wanted_by(t, id >> 32, &own), .key = sig, .cpu = bpf_get_smp_processor_id(), .quiet = own };
+	struct offer o = { .mask = t->active[SIG_DELIVERED] & wanted_by(t, id >> 32, &own), .key = sig,
+			   .cpu = bpf_get_smp_processor_id(), .quiet = own };
 	if (!o.mask)
 		return 0;
 	struct event e;
 	u64 handler = 0;
-	bpf_probe_read_kernel(&handler, sizeof handler, action);  // first word of k_sigaction: 0 default, 1 ignored, else the handler
+	// first word of k_sigaction: 0 default, 1 ignored, else the handler
+	bpf_probe_read_kernel(&handler, sizeof handler, action);
 	fill(&e, SIG_DELIVERED, id >> 32, id, o.cpu, bpf_ktime_get_ns());
 	e.values[0] = sig;
 	e.values[1] = (u32)((u64)info > 1 ? BPF_CORE_READ(info, si_code) : 0);
@@ -227,7 +230,8 @@ static __always_inline void interrupt(u32 kind, u32 number, u64 start, u64 a)
 	if (!t || !t->active[kind])
 		return;
 	u64 now = bpf_ktime_get_ns(), id = bpf_get_current_pid_tgid();
-	struct offer o = { .mask = t->active[kind], .duration = start ? now - start : 0, .key = number, .cpu = bpf_get_smp_processor_id(), .quiet = 1 };
+	struct offer o = { .mask = t->active[kind], .duration = start ? now - start : 0, .key = number,
+			   .cpu = bpf_get_smp_processor_id(), .quiet = 1 };
 	struct event e;
 	fill(&e, kind, id >> 32, id, o.cpu, now);
 	e.values[0] = number;
@@ -280,7 +284,8 @@ int BPF_PROG(page_fault, unsigned long address, struct pt_regs *regs, unsigned l
 	if (!t || !t->active[PAGE_FAULT])
 		return 0;
 	u64 id = bpf_get_current_pid_tgid(), own = 0;
-	struct offer o = { .mask = t->active[PAGE_FAULT] & wanted_by(t, id >> 32, &own), .key = error, .cpu = bpf_get_smp_processor_id(), .quiet = own };
+	struct offer o = { .mask = t->active[PAGE_FAULT] & wanted_by(t, id >> 32, &own), .key = error,
+			   .cpu = bpf_get_smp_processor_id(), .quiet = own };
 	if (!o.mask)
 		return 0;
 	struct event e;
@@ -343,7 +348,8 @@ int BPF_PROG(call_begun, struct pt_regs *regs, long nr)
 	call.classes = class_of(task, &call);
 	if (mask & completed)
 		bpf_map_update_elem(&calls, &tid, &call, BPF_ANY);
-	struct offer o = { .mask = mask & begun, .key = key, .classes = call.classes, .cpu = bpf_get_smp_processor_id(), .quiet = own };
+	struct offer o = { .mask = mask & begun, .key = key, .classes = call.classes,
+			   .cpu = bpf_get_smp_processor_id(), .quiet = own };
 	if (!o.mask)
 		return 0;
 	struct event e;
@@ -379,7 +385,8 @@ int BPF_PROG(call_completed, struct pt_regs *regs, long result)
 		call = (struct thread_call){ .time = now, .nr = REG_CALL(regs), .arg0 = REG_ARG(regs, 0) };
 		call.classes = class_of(task, &call);
 	}
-	struct offer o = { .mask = mask, .duration = now - call.time, .key = call.nr, .classes = call.classes, .cpu = bpf_get_smp_processor_id(), .quiet = own };
+	struct offer o = { .mask = mask, .duration = now - call.time, .key = call.nr, .classes = call.classes,
+			   .cpu = bpf_get_smp_processor_id(), .quiet = own };
 	struct event e;
 	fill(&e, CALL_COMPLETED, id >> 32, tid, o.cpu, now);
 	e.values[0] = call.nr;

@@ -69,7 +69,8 @@ struct thread_call { u64 time, nr, arg0, classes; };
 struct watch { u64 last_switch, missed; };
 
 #define MAP(name, kind, entries, k, v, flags) \
-	struct { __uint(type, kind); __uint(max_entries, entries); __type(key, k); __type(value, v); __uint(map_flags, flags); } name SEC(".maps")
+	struct { __uint(type, kind); __uint(max_entries, entries); __type(key, k); __type(value, v); \
+		 __uint(map_flags, flags); } name SEC(".maps")
 
 MAP(subs, BPF_MAP_TYPE_ARRAY, 64, u32, struct sub, BPF_F_MMAPABLE);
 MAP(seen, BPF_MAP_TYPE_ARRAY, 64 * MAX_CPUS, u32, struct seen, BPF_F_MMAPABLE);
@@ -95,7 +96,8 @@ struct file { struct inode *f_inode; void *private_data; };
 struct fdtable { unsigned int max_fds; struct file **fd; };
 struct files_struct { struct fdtable *fdt; };
 struct thread_info { u32 status; };
-struct task_struct { struct thread_info thread_info; int pid, tgid, exit_code; struct signal_struct *signal; struct files_struct *files; };
+struct task_struct { struct thread_info thread_info; int pid, tgid, exit_code;
+	struct signal_struct *signal; struct files_struct *files; };
 struct kernel_siginfo { int si_signo, si_errno, si_code; };
 #if defined(__TARGET_ARCH_arm64)
 struct pt_regs { u64 regs[31]; u64 pc; int syscallno; };

@@ -5,8 +5,8 @@
 //! It looks for stops without a pause while calls are followed and some came in the last 50 us,
 //! every 100 us for ten milliseconds after a stop, every millisecond otherwise, and sleeps while
 //! nothing is traced. Several modules may intercept in one process: each gets the event, and the
-//! strictest verdict holds ([`rules`]). What is held goes on when what holds it is released, at the
-//! latest with the pin's last user, and at once if none of those it concerns could be notified.
+//! strictest verdict holds ([`rules`]). What is held continues when what holds it is released, at
+//! the latest with the pin's last user, and at once if none of those it concerns could be notified.
 //! When the thread ends the kernel frees what it still traced: held calls are made, held signals
 //! are dropped.
 //!

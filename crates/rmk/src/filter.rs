@@ -40,9 +40,11 @@ pub struct Filter {
     pub every: u64,
     /// Events that may wait for the module at a time; more are lost, and counted as lost.
     pub queue: u32,
-    /// [`crate::Kind::CpuStalled`]: ticks without a context switch (see `P_APIC` for a tick's length).
+    /// [`crate::Kind::CpuStalled`]: ticks without a context switch (see `P_APIC` for a tick's
+    /// length).
     pub ticks: u64,
-    /// [`crate::Kind::Period`]: nanoseconds from one event to the next. Sampled kinds: nanoseconds between samples.
+    /// [`crate::Kind::Period`]: nanoseconds from one event to the next. Sampled kinds: nanoseconds
+    /// between samples.
     pub interval_ns: u64,
 }
 

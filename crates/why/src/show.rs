@@ -129,7 +129,8 @@ pub(crate) fn json(sample: &Sample) -> Value {
                 Holder::Named(Owner::Thread { tid, .. }) | Holder::OwnHandler { tid } => Some(tid),
                 _ => None,
             };
-            json!({"address": lock.lock, "name": name, "holder": holder, "waiters": lock.waiters, "text": sentence(lock, name.as_deref())})
+            let text = sentence(lock, name.as_deref());
+            json!({"address": lock.lock, "name": name, "holder": holder, "waiters": lock.waiters, "text": text})
         }).collect::<Vec<_>>(),
         "groups": groups,
         "threads": threads,

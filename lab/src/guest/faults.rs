@@ -118,7 +118,8 @@ pub fn run(seed: u64, first: usize, count: usize) -> Result<bool, Failed> {
         // Told for an earlier stall: not for this one.
         let latency = (reported > last).then(|| (reported - last) / 1_000_000);
         line::say(&json!({
-            "outcome": "hang", "fault": number.load(Relaxed), "cpu": cpu, "found": latency.is_some(), "latency_ms": latency,
+            "outcome": "hang", "fault": number.load(Relaxed), "cpu": cpu, "found": latency.is_some(),
+            "latency_ms": latency,
         }));
         out.take();
     });

@@ -209,8 +209,9 @@ fn middle_and_most(values: &[f64]) -> (Value, Value) {
 /// A run's line.
 fn report(kind: &str, cpu: usize, run: &Run, void: bool) {
     line::say(&json!({
-        "run": kind, "cpu": cpu, "void": void, "reported_ms": run.reported.map(whole), "judged_ms": run.judged.map(whole),
-        "lasted_ms": whole(run.lasted), "held_up_ms": run.held_up_ms, "interrupts_on": run.interrupts_on,
+        "run": kind, "cpu": cpu, "void": void, "reported_ms": run.reported.map(whole),
+        "judged_ms": run.judged.map(whole), "lasted_ms": whole(run.lasted), "held_up_ms": run.held_up_ms,
+        "interrupts_on": run.interrupts_on,
         "dragged": run.dragged, "wrong": run.wrong,
     }));
 }
@@ -326,20 +327,22 @@ pub fn run(runs: usize, seconds: u64) -> Result<bool, Failed> {
         }
         let (p50, max) = middle_and_most(&reported);
         line::say(&json!({
-            "all": kind, "runs": rounds, "hang_ms": ALL_MS, "reported_once_over": reported.len(), "p50_ms": p50, "max_ms": max,
+            "all": kind, "runs": rounds, "hang_ms": ALL_MS, "reported_once_over": reported.len(),
+            "p50_ms": p50, "max_ms": max,
         }));
     }
     let (alarms, load_void) = loaded(&heard, seconds);
     let false_alarms = alarms.wrong;
     let switches: u64 = shd.cpus().iter().map(|cpu| cpu.switches).sum();
     line::say(&json!({
-        "load": seconds, "false_alarms": false_alarms, "excused": alarms.excused, "void": load_void, "switches": switches,
+        "load": seconds, "false_alarms": false_alarms, "excused": alarms.excused, "void": load_void,
+        "switches": switches,
     }));
     let (p50, max) = middle_and_most(&latencies);
     let before = heard.quiet();
     line::say(&json!({"hangs": {
-        "runs": runs, "void": void, "again": again.len(), "found": found, "dragged": dragged, "wrong": wrong, "load_s": seconds,
-        "load_void": load_void, "false_alarms": false_alarms, "p50_ms": p50, "max_ms": max,
+        "runs": runs, "void": void, "again": again.len(), "found": found, "dragged": dragged, "wrong": wrong,
+        "load_s": seconds, "load_void": load_void, "false_alarms": false_alarms, "p50_ms": p50, "max_ms": max,
     }}));
     // The detection ends piece by piece: that must not look like a hang.
     drop(shd);

@@ -39,8 +39,10 @@ pub fn run(parts: &Parts, seed: u64, first: usize, count: usize) -> Result<bool,
     sum.latencies.sort_unstable();
     say(&json!({"faults": {
         "seed": seed, "first": first, "count": count, "boots": sum.boots, "outcomes": sum.outcomes,
-        "hangs": sum.hangs, "found": sum.found, "p50_ms": sum.latencies.get(sum.latencies.len() / 2), "max_ms": sum.latencies.last(),
-        "every_cpu_hung": sum.all_hung, "alarms_without_hang": sum.alarms_without_hang, "longest_such_stall_ms": sum.longest_ms,
+        "hangs": sum.hangs, "found": sum.found,
+        "p50_ms": sum.latencies.get(sum.latencies.len() / 2), "max_ms": sum.latencies.last(),
+        "every_cpu_hung": sum.all_hung, "alarms_without_hang": sum.alarms_without_hang,
+        "longest_such_stall_ms": sum.longest_ms,
     }}));
     Ok(sum.hangs == sum.found)
 }

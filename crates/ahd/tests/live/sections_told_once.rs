@@ -1,5 +1,5 @@
-//! A hang in a marked section is told once and is over when that section was left, not before; a
-//! child that was forked inside of one is not in it.
+//! A hang in a marked section is reported once and is over when that section was left, not before;
+//! a child that was forked inside of one is not in it.
 //!
 //! The test starts itself again as the program.
 

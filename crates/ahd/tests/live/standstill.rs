@@ -22,7 +22,8 @@ fn start(way: &str, config: Config) -> Option<(Dir, Program, Watcher)> {
     Some((dir, program, watcher))
 }
 
-/// A hang of so many threads in so many processes, whose stacks have this function, is told once.
+/// A hang of so many threads in so many processes, whose stacks have this function, is reported
+/// once.
 fn told(way: &str, (threads, processes): (usize, usize), functions: &[&str]) -> Option<Sure> {
     let (_dir, program, mut watcher) = start(way, Config { limit: LIMIT, ..Config::default() })?;
     watcher.hang();

@@ -52,7 +52,8 @@ fn call_and_map(pid: i32) -> io::Result<()> {
     changed[..2].copy_from_slice(&SYSCALL);
     state::poke(pid, own.rip, u64::from_ne_bytes(changed))?;
     let make = |number: libc::c_long, [rdi, rsi, rdx, r10, r8, r9]: [u64; 6]| {
-        let registers = libc::user_regs_struct { rax: number as u64, rdi, rsi, rdx, r10, r8, r9, orig_rax: u64::MAX, ..own };
+        let rax = number as u64;
+        let registers = libc::user_regs_struct { rax, rdi, rsi, rdx, r10, r8, r9, orig_rax: u64::MAX, ..own };
         ptrace::set_registers(pid, &registers)?;
         ptrace::step(pid)?;
         state::wait_status(pid)?;

@@ -118,7 +118,8 @@ impl Apache {
         command.args(["-D", "FOREGROUND", "-f"]).arg(folder.join("httpd.conf"));
         // At its end it sends a signal to its whole process group.
         let server = Server(command.process_group(0).stdin(Stdio::null()).stdout(Stdio::null()).spawn()?);
-        let parent: i32 = until("apache2 has begun", || fs::read_to_string(folder.join("pid")).ok()?.trim().parse().ok())?;
+        let begun = || fs::read_to_string(folder.join("pid")).ok()?.trim().parse().ok();
+        let parent: i32 = until("apache2 has begun", begun)?;
         let child = until("apache2 has a child", || {
             let text = fs::read_to_string(format!("/proc/{parent}/task/{parent}/children")).ok()?;
             text.split_whitespace().next()?.parse::<i32>().ok()

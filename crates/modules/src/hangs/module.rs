@@ -174,8 +174,8 @@ fn written(settings: &Settings) -> Value {
     let Settings { config, sections, section_cost } = settings;
     let Config { limit, factor, floor, children, busy, blocked, record } = config;
     json!({
-        "limit": ns(*limit), "factor": factor, "floor": ns(*floor), "children": children, "busy": busy, "blocked": blocked,
-        "record": record, "section_cost": section_cost,
+        "limit": ns(*limit), "factor": factor, "floor": ns(*floor), "children": children, "busy": busy,
+        "blocked": blocked, "record": record, "section_cost": section_cost,
         "sections": sections.iter().map(|s| json!([s.name, s.function.to_string()])).collect::<Vec<_>>(),
     })
 }

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Kind, Result};
 use crate::side;
+use crate::units::{Address, Bytes};
 use orbit_linux::map::page_size;
 use orbit_linux::procfs;
 
@@ -14,12 +15,12 @@ const NO_FILE: &str = "no file";
 /// # Errors
 /// `Invalid` for what is not page aligned, mapped, writable and private, and for memory of the heap
 /// once the library is set up; `Unsupported` for huge pages of hugetlbfs and without `/proc`.
-pub(super) fn check(name: &str, addr: usize, len: usize) -> Result<bool> {
+pub(super) fn check(name: &str, addr: Address, len: Bytes) -> Result<bool> {
     let reject = |kind, why: String| {
         Err(Error::new(kind, format!("cannot adopt {len} bytes at {addr:#x} as area \"{name}\": {why}")))
     };
-    let page = page_size();
-    if addr == 0 || len == 0 || !addr.is_multiple_of(page) || !len.is_multiple_of(page) {
+    let page = Bytes::new(page_size());
+    if addr == Address::ZERO || len == Bytes::ZERO || !addr.is_multiple_of(page) || len.down_to(page) != len {
         return reject(
             Kind::Invalid,
             format!("address and length must be multiples of the page size, {page}, and not zero; align the memory"),
@@ -80,10 +81,11 @@ pub(super) fn check(name: &str, addr: usize, len: usize) -> Result<bool> {
 }
 
 /// Start, end, flags and path of a line of `/proc/self/maps`.
-pub(super) fn parse(line: &str) -> Option<(usize, usize, &str, &str)> {
+pub(super) fn parse(line: &str) -> Option<(Address, Address, &str, &str)> {
     let mut words = line.split_ascii_whitespace();
     let (start, stop) = words.next()?.split_once('-')?;
     let flags = words.next()?;
     let path = words.nth(3).unwrap_or(NO_FILE);
-    Some((usize::from_str_radix(start, 16).ok()?, usize::from_str_radix(stop, 16).ok()?, flags, path))
+    let address = |text| usize::from_str_radix(text, 16).ok().map(Address::new);
+    Some((address(start)?, address(stop)?, flags, path))
 }

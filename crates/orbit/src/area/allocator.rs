@@ -16,6 +16,7 @@ use allocator_api2::alloc::{AllocError, Allocator, Global};
 use super::inner::AreaInner;
 use super::{Area, is_carved};
 use crate::side::is_own_side;
+use crate::units::{Address, Bytes};
 
 /// Allocates in an area. While one lives, [`Area::destroy`] is rejected, and the area outlives its
 /// handles. In an orbit it allocates from the orbit's own heap, and frees nothing of an area.
@@ -109,7 +110,7 @@ unsafe impl Allocator for AreaAllocator {
             Arc::increment_strong_count(std::ptr::from_ref(area));
             Arc::from_raw(self.area)
         };
-        let object = area.alloc(layout.size(), layout.align(), false).map_err(|_| AllocError)?;
+        let object = area.alloc(Bytes::new(layout.size()), layout.align(), false).map_err(|_| AllocError)?;
         Ok(NonNull::slice_from_raw_parts(object, layout.size()))
     }
 
@@ -121,7 +122,7 @@ unsafe impl Allocator for AreaAllocator {
             Some(_) if layout.size() == 0 => {}
             Some(area) => {
                 // An error is one of the collection's; the area is unharmed.
-                let _ = area.free(object.addr().get());
+                let _ = area.free(Address::of(object.as_ptr()));
             }
         }
     }

@@ -7,6 +7,7 @@
 //! the same is found when the area is attached, and not overwritten.
 
 use super::adopt::parse;
+use crate::units::{Address, Bytes};
 use orbit_linux::map::{self, Mapping};
 use orbit_linux::procfs;
 use std::io;
@@ -21,14 +22,14 @@ const MOST_GAPS: usize = 64;
 
 /// `(start, end)`, ascending, of what was mapped when the template was made, and what was free when
 /// an area came there. Empty where that is not known.
-static PLACES: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
+static PLACES: Mutex<Vec<(Address, Address)>> = Mutex::new(Vec::new());
 
 /// Called in a template, once, before it is asked for orbits.
 pub(crate) fn note_places() {
     if orbit_linux::rlimit::address_space().is_none()
         && let Ok(kept) = Mapping::reserve(KEPT_FREE)
     {
-        fill_gaps_above(kept.leak().0);
+        fill_gaps_above(Address::new(kept.leak().0));
     }
     let maps = procfs::own_text("maps").unwrap_or_default();
     let ranges = maps.lines().filter_map(parse).map(|(start, end, ..)| (start, end));
@@ -37,13 +38,13 @@ pub(crate) fn note_places() {
 
 /// Keeps free what lies between mappings from `at` on: the kernel takes such gaps first, where they
 /// are large enough.
-fn fill_gaps_above(at: usize) {
+fn fill_gaps_above(at: Address) {
     let maps = procfs::own_text("maps").unwrap_or_default();
     let below_stack = || maps.lines().filter_map(parse).take_while(|(.., path)| *path != "[stack]");
     let above = || below_stack().filter(|(start, ..)| *start >= at);
     let gaps = above().zip(above().skip(1)).map(|((_, end, ..), (next, ..))| (end, next)).filter(|gap| gap.0 < gap.1);
     for (start, end) in gaps.take(MOST_GAPS) {
-        let _ = map::none_if_free(start, end - start);
+        let _ = map::none_if_free(start.get(), (end - start).get());
     }
 }
 
@@ -52,14 +53,14 @@ fn fill_gaps_above(at: usize) {
 ///
 /// # Errors
 /// `EEXIST` where the orbit has memory of its own there; that is as it was.
-pub(crate) fn make_place(base: usize, len: usize) -> io::Result<()> {
+pub(crate) fn make_place(base: Address, len: Bytes) -> io::Result<()> {
     let mut places = PLACES.lock().unwrap_or_else(PoisonError::into_inner);
     if places.is_empty() {
         return Ok(());
     }
     let (mut at, end) = (base, base + len);
     // The stack was there at the template's time, and is in use.
-    if (base..end).contains(&(&raw const at).addr()) {
+    if (base..end).contains(&Address::of(&raw const at)) {
         return Err(io::Error::from_raw_os_error(libc::EEXIST));
     }
     let mut next = places.partition_point(|place| place.1 <= base);
@@ -68,7 +69,7 @@ pub(crate) fn make_place(base: usize, len: usize) -> io::Result<()> {
             Some(&(start, stop)) if start <= at => at = stop,
             later => {
                 let free_to = later.map_or(end, |place| place.0.min(end));
-                map::none_if_free(at, free_to - at)?;
+                map::none_if_free(at.get(), (free_to - at).get())?;
                 places.insert(next, (at, free_to));
                 at = free_to;
             }

@@ -27,7 +27,7 @@ pub enum Engine {
     /// Every page is sent with each call.
     Copy,
     /// As `Auto`, and a one-shot child of main sends the pages: for calls that change so much that
-    /// copying it would hold main up for longer than a fork.
+    /// copying it would delay main for longer than a fork.
     Fork,
     /// Pages are read-only between first writes, caught by a SIGSEGV handler that hands other
     /// faults on to the earlier one. System calls that write into the area can fail with EFAULT,

@@ -4,6 +4,7 @@
 //! State is per thread, so tests beside each other do not meet. Unarmed it costs one thread-local
 //! load a system call.
 
+use crate::units::Pages;
 use std::cell::Cell;
 use std::io;
 
@@ -38,10 +39,10 @@ pub fn set_step(pages: usize) {
 }
 
 /// Pages one call may cover, at most `default`.
-pub(super) fn step(default: usize) -> usize {
+pub(super) fn step(default: Pages) -> Pages {
     match STEP.get() {
         0 => default,
-        pages => pages,
+        pages => Pages::new(pages),
     }
 }
 

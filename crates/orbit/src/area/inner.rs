@@ -15,20 +15,21 @@ use super::{Engine, human, registry};
 use crate::error::{Error, Kind, Result};
 use crate::generation::generation;
 use crate::side::is_own_side;
+use crate::units::{Address, Bytes, Page, Pages};
 use orbit_linux::map;
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 
 /// The size of a huge page.
-const HUGE: usize = 2 << 20;
+const HUGE: Bytes = Bytes::new(2 << 20);
 /// An area that states at least this size may have huge pages: a harvest of 256 MiB that finds
 /// nothing takes 15 us instead of 186 (`area_costs`), if the area was filled in steps larger than a
 /// huge page; smaller steps split them, and cost the same as without. A small area gains nothing
 /// that would pay for its first page becoming 2 MiB.
-const HUGE_FROM: usize = 32 << 20;
+const HUGE_FROM: Bytes = Bytes::new(32 << 20);
 /// Up to this many pages, it is not worth asking which of them were touched.
-const FEW_PAGES: usize = 16;
+const FEW_PAGES: Pages = Pages::new(16);
 
 /// Number of the next area. Never used twice in a process.
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
@@ -41,12 +42,13 @@ pub(super) struct AreaInner {
     /// Its name, for messages.
     pub name: String,
     /// Its first address, the same in main and in every orbit.
-    pub base: usize,
-    /// Its length in bytes, whole pages; it never uses more.
-    pub limit: usize,
+    pub base: Address,
+    /// Its length, whole pages; it never uses more.
+    pub limit: Bytes,
     /// The engine asked for.
     pub asked: Engine,
-    page: usize,
+    /// The size of a page.
+    page: Bytes,
     /// The process that made it, see [`super::forked`].
     generation: u64,
     /// Whether pages that were never touched read as zeros.
@@ -83,8 +85,8 @@ struct State {
 #[derive(Debug)]
 pub(crate) struct Hold {
     area: Arc<AreaInner>,
-    /// Bytes from the base on that its holder may write to without having an object there.
-    writes: std::ops::Range<usize>,
+    /// From the base on, what its holder may write to without having an object there.
+    writes: std::ops::Range<Bytes>,
 }
 
 impl Hold {
@@ -93,7 +95,7 @@ impl Hold {
     /// # Errors
     /// `Gone`, `Forked`.
     pub(super) fn on(area: &Arc<AreaInner>) -> Result<Hold> {
-        Hold::to_write(area, 0..0)
+        Hold::to_write(area, Bytes::ZERO..Bytes::ZERO)
     }
 
     /// Takes hold of an area to write to these bytes from its base on, whosever objects are there
@@ -101,7 +103,7 @@ impl Hold {
     ///
     /// # Errors
     /// `Gone`, `Forked`.
-    pub(super) fn to_write(area: &Arc<AreaInner>, writes: std::ops::Range<usize>) -> Result<Hold> {
+    pub(super) fn to_write(area: &Arc<AreaInner>, writes: std::ops::Range<Bytes>) -> Result<Hold> {
         area.check_process()?;
         let mut state = lock(&area.state);
         if state.gone {
@@ -118,7 +120,7 @@ impl Drop for Hold {
         // After the writes: before them, the pages might be released to the kernel, noted as zeros,
         // and then written to.
         if let (false, Some(heap)) = (self.writes.is_empty(), &mut state.heap) {
-            let (first, end) = (self.writes.start / PAGE, self.writes.end.div_ceil(PAGE));
+            let (first, end) = (self.writes.start.page(PAGE), self.writes.end.next_page(PAGE));
             heap.written(first, end - first);
         }
         state.holds -= 1;
@@ -160,28 +162,29 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 impl AreaInner {
     /// Carves an area of `limit` bytes (whole pages) out of the window, of which `size` are
     /// expected to be used.
-    pub(super) fn carve(name: String, size: usize, limit: usize, asked: Engine) -> Result<Arc<Self>> {
+    pub(super) fn carve(name: String, size: Bytes, limit: Bytes, asked: Engine) -> Result<Arc<Self>> {
         let window = window()?;
         let base = window.take(limit)?;
         // SAFETY: the window just gave this range to us, and nothing else uses it.
-        if let Err(error) = unsafe { map::protect(base, limit, libc::PROT_READ | libc::PROT_WRITE) } {
+        if let Err(error) = unsafe { map::protect(base.get(), limit.get(), libc::PROT_READ | libc::PROT_WRITE) } {
             Self::uncarve(window, base, limit);
             let doing = format!("making {} of memory accessible for area \"{name}\"", human(limit));
             return Err(Error::system(doing, error));
         }
-        let huge = if size >= HUGE_FROM { size / HUGE * HUGE } else { 0 };
+        let huge = if size >= HUGE_FROM { size.down_to(HUGE) } else { Bytes::ZERO };
         // Else one page is what a write makes dirty, not the 512 of a huge page. Kernels without
         // huge pages reject both, and lose nothing but speed.
         // SAFETY: the advice changes neither content nor access.
         let _ = unsafe {
-            map::advise(base, limit, libc::MADV_NOHUGEPAGE)
-                .and_then(|()| if huge > 0 { map::advise(base, huge, libc::MADV_HUGEPAGE) } else { Ok(()) })
+            map::advise(base.get(), limit.get(), libc::MADV_NOHUGEPAGE).and_then(|()| {
+                if huge > Bytes::ZERO { map::advise(base.get(), huge.get(), libc::MADV_HUGEPAGE) } else { Ok(()) }
+            })
         };
         Self::over(name, base, limit, asked, true, Some((window, huge)))
     }
 
     /// Makes existing memory an area, `anonymous` if all of it is. The caller has checked it.
-    pub(super) fn adopt(name: String, base: usize, len: usize, asked: Engine, anonymous: bool) -> Result<Arc<Self>> {
+    pub(super) fn adopt(name: String, base: Address, len: Bytes, asked: Engine, anonymous: bool) -> Result<Arc<Self>> {
         // That engine protects every page at first, and does not see what was written before.
         Self::over(name, base, len, asked, anonymous && asked != Engine::Mprotect, None)
     }
@@ -191,11 +194,11 @@ impl AreaInner {
     /// be huge pages.
     fn over(
         name: String,
-        base: usize,
-        limit: usize,
+        base: Address,
+        limit: Bytes,
         asked: Engine,
         zeroes: bool,
-        carved: Option<(&'static Window, usize)>,
+        carved: Option<(&'static Window, Bytes)>,
     ) -> Result<Arc<Self>> {
         let window = carved.map(|(window, _)| window);
         let area = Arc::new(AreaInner {
@@ -204,13 +207,13 @@ impl AreaInner {
             base,
             limit,
             asked,
-            page: map::page_size(),
+            page: Bytes::new(map::page_size()),
             generation: generation(),
             zeroes,
             window,
             state: Mutex::new(State { heap: window.map(|_| Heap::new(base, limit)), holds: 0, gone: false }),
             let_go: Condvar::new(),
-            high: AtomicUsize::new(if window.is_some() { 0 } else { limit }),
+            high: AtomicUsize::new(if window.is_some() { 0 } else { limit.get() }),
             dropped: Mutex::default(),
             track: Mutex::new(None),
             owed: Mutex::default(),
@@ -221,7 +224,7 @@ impl AreaInner {
         registry::enter(&area)?;
         let tracker = match carved {
             Some((_, huge)) => Tracker::over_zeroes(base, limit, asked, huge),
-            None if zeroes => Tracker::over_zeroes(base, limit, asked, 0),
+            None if zeroes => Tracker::over_zeroes(base, limit, asked, Bytes::ZERO),
             None => Tracker::new(base, limit, asked),
         };
         let tracker = tracker.map_err(|error| Error::new(error.kind(), format!("area \"{}\": {error}", area.name)))?;
@@ -230,10 +233,10 @@ impl AreaInner {
     }
 
     /// Gives a range back to the window.
-    fn uncarve(window: &Window, base: usize, limit: usize) {
+    fn uncarve(window: &Window, base: Address, limit: Bytes) {
         // SAFETY: the range is ours, and nothing of it is in use any more. If even this fails the
         // range is not reused.
-        if unsafe { map::fixed_none(base, limit) }.is_ok() {
+        if unsafe { map::fixed_none(base.get(), limit.get()) }.is_ok() {
             window.release_range(base, limit);
         }
     }
@@ -328,7 +331,7 @@ impl AreaInner {
             ));
         };
         let result = f(heap);
-        let high = heap.high_water().next_multiple_of(self.page).min(self.limit);
+        let high = heap.high_water().up_to(self.page).min(self.limit).get();
         if high != self.high.load(Ordering::Relaxed) {
             // Release: whoever sees an object in these pages (it got the pointer after this) sees
             // the mark as well.
@@ -337,13 +340,19 @@ impl AreaInner {
         result
     }
 
-    /// Whether `[addr, addr + len)` lies in the area.
-    pub(super) fn contains(&self, addr: usize, len: usize) -> bool {
-        addr >= self.base && addr - self.base <= self.limit && len <= self.limit - (addr - self.base)
+    /// How far from the base `[address, address + len)` begins, if it lies in the area.
+    pub(super) fn offset_of(&self, address: Address, len: Bytes) -> Option<Bytes> {
+        let offset = address.offset_from(self.base).filter(|offset| *offset <= self.limit)?;
+        (len <= self.limit - offset).then_some(offset)
+    }
+
+    /// Where it ends.
+    fn end(&self) -> Address {
+        self.base + self.limit
     }
 
     /// Bytes of living objects; all of it for adopted memory.
-    pub(super) fn used(&self) -> usize {
+    pub(super) fn used(&self) -> Bytes {
         lock(&self.state).heap.as_ref().map_or(self.limit, Heap::used)
     }
 
@@ -353,12 +362,12 @@ impl AreaInner {
     }
 
     /// Pages from the base to the last one ever used.
-    pub(super) fn high_pages(&self) -> usize {
-        self.high.load(Ordering::Acquire) / self.page
+    pub(super) fn high_pages(&self) -> Pages {
+        Bytes::new(self.high.load(Ordering::Acquire)).whole_pages(self.page)
     }
 
     /// Hands out an object; `zeroed` if it must read as zeros.
-    pub(super) fn alloc(self: &Arc<Self>, size: usize, align: usize, zeroed: bool) -> Result<NonNull<u8>> {
+    pub(super) fn alloc(self: &Arc<Self>, size: Bytes, align: usize, zeroed: bool) -> Result<NonNull<u8>> {
         super::check_size(format_args!("an object in area \"{}\"", self.name), size)?;
         if !align.is_power_of_two() {
             return Err(Error::new(
@@ -368,17 +377,17 @@ impl AreaInner {
         }
         let object = self.heap(|heap| heap.alloc(size, align).ok_or_else(|| self.full(heap, size, align)))?;
         let Object { offset, size, zero } = object;
-        let at: *mut u8 = ptr::with_exposed_provenance_mut(self.base + offset);
+        let at = (self.base + offset).pointer();
         if zeroed && !zero {
             let _held = Hold::on(self)?;
             // SAFETY: the heap just gave us these bytes of the area, which are not shared, and
             // mapped while it is held.
-            unsafe { at.write_bytes(0, size) };
+            unsafe { at.write_bytes(0, size.get()) };
         }
         NonNull::new(at).ok_or_else(|| self.gone())
     }
 
-    fn full(&self, heap: &Heap, size: usize, align: usize) -> Error {
+    fn full(&self, heap: &Heap, size: Bytes, align: usize) -> Error {
         let (name, held, limit) = (&self.name, human(heap.held()), human(self.limit));
         if size > self.limit {
             let text = format!(
@@ -399,24 +408,19 @@ impl AreaInner {
         )
     }
 
-    /// The offset of a pointer into this area.
-    fn offset(&self, addr: usize) -> Result<usize> {
-        if self.contains(addr, 1) {
-            return Ok(addr - self.base);
-        }
-        Err(Error::new(
-            Kind::Foreign,
-            format!(
-                "{addr:#x} does not belong to area \"{}\" ({:#x} to {:#x}); pass it to the area it came from",
-                self.name,
-                self.base,
-                self.base + self.limit
-            ),
-        ))
+    /// The offset of a byte of this area.
+    fn offset(&self, addr: Address) -> Result<Bytes> {
+        self.offset_of(addr, Bytes::new(1)).ok_or_else(|| {
+            let (name, base, end) = (&self.name, self.base, self.end());
+            let text = format!(
+                "{addr:#x} does not belong to area \"{name}\" ({base:#x} to {end:#x}); pass it to the area it came from"
+            );
+            Error::new(Kind::Foreign, text)
+        })
     }
 
     /// The error for an address that is no living object.
-    fn bad(&self, addr: usize, bad: Bad) -> Error {
+    fn bad(&self, addr: Address, bad: Bad) -> Error {
         let name = &self.name;
         match bad {
             Bad::Freed => Error::new(
@@ -437,13 +441,13 @@ impl AreaInner {
     }
 
     /// The real size of the object at `addr`.
-    pub(super) fn size_of(&self, addr: usize) -> Result<usize> {
+    pub(super) fn size_of(&self, addr: Address) -> Result<Bytes> {
         let offset = self.offset(addr)?;
         self.heap(|heap| heap.size_of(offset).map_err(|bad| self.bad(addr, bad)))
     }
 
     /// Frees the object at `addr`.
-    pub(super) fn free(&self, addr: usize) -> Result<()> {
+    pub(super) fn free(&self, addr: Address) -> Result<()> {
         let offset = self.offset(addr)?;
         self.heap(|heap| {
             if let Some(run) = heap.free(offset).map_err(|bad| self.bad(addr, bad))? {
@@ -458,12 +462,12 @@ impl AreaInner {
     ///
     /// # Safety
     /// Nobody uses the object meanwhile, nor its old address afterwards.
-    pub(super) unsafe fn realloc(self: &Arc<Self>, addr: usize, size: usize, align: usize) -> Result<NonNull<u8>> {
+    pub(super) unsafe fn realloc(self: &Arc<Self>, addr: Address, size: Bytes, align: usize) -> Result<NonNull<u8>> {
         let offset = self.offset(addr)?;
         let old = self.heap(|heap| {
             let bad = |bad| self.bad(addr, bad);
             let old = heap.size_of(offset).map_err(bad)?;
-            if !addr.is_multiple_of(align.max(1)) {
+            if !addr.is_multiple_of(Bytes::new(align.max(1))) {
                 return Ok(Some(old));
             }
             match heap.resize(offset, size).map_err(bad)? {
@@ -476,13 +480,13 @@ impl AreaInner {
                 None => Ok(Some(old)),
             }
         })?;
-        let from: *mut u8 = ptr::with_exposed_provenance_mut(addr);
+        let from = addr.pointer();
         let Some(old) = old else { return NonNull::new(from).ok_or_else(|| self.gone()) };
         let to = self.alloc(size, align, false)?;
         let held = Hold::on(self)?;
         // SAFETY: both objects live, in memory that is held, the new one is not the old one, and
         // both have as many bytes.
-        unsafe { to.as_ptr().copy_from_nonoverlapping(from, old.min(size)) };
+        unsafe { to.as_ptr().copy_from_nonoverlapping(from, old.min(size).get()) };
         drop(held);
         self.free(addr)?;
         Ok(to)
@@ -493,18 +497,18 @@ impl AreaInner {
     fn release_range(&self, heap: &mut Heap, run: Run) {
         let mut touched = PageRuns::new();
         for (first, pages) in heap.touched_in(run) {
-            let start = (first * PAGE).div_ceil(self.page);
-            let end = (first + pages) * PAGE / self.page;
-            touched.push(start, end.saturating_sub(start));
+            let start = first.offset(PAGE).next_page(self.page);
+            let end = (first + pages).offset(PAGE).page(self.page);
+            touched.push(start, start.pages_to(end));
         }
         let (Some((first, _)), Some((last, count))) = (touched.iter().next(), touched.iter().last()) else { return };
-        let (start, end) = (first * self.page, (last + count) * self.page);
+        let (start, end) = (first.offset(self.page), (last + count).offset(self.page));
         // One call for all of them: what lies between is free as well, and has nothing to give.
         // SAFETY: the heap says that no object lives in these pages, and holds its lock, so none
         // comes to. Should the kernel fail, the pages simply keep what they have.
-        if unsafe { map::dont_need(self.base + start, end - start) }.is_ok() {
+        if unsafe { map::dont_need((self.base + start).get(), (end - start).get()) }.is_ok() {
             lock(&self.dropped).extend(&touched);
-            heap.now_zero(run, start / PAGE, (end - start) / PAGE);
+            heap.now_zero(run, start.page(PAGE), (end - start).whole_pages(PAGE));
         }
     }
 
@@ -528,18 +532,14 @@ impl AreaInner {
     }
 
     /// Main is about to write to `len` bytes at `addr`, see [`super::Area::will_write`].
-    pub(super) fn will_write(&self, addr: usize, len: usize) -> Result<()> {
+    pub(super) fn will_write(&self, addr: Address, len: Bytes) -> Result<()> {
         self.check_process()?;
-        if !self.contains(addr, len) {
-            let text = format!(
-                "{len} bytes at {addr:#x} are not all in area \"{}\" ({:#x} to {:#x})",
-                self.name,
-                self.base,
-                self.base + self.limit
-            );
+        let Some(offset) = self.offset_of(addr, len) else {
+            let (name, base, end) = (&self.name, self.base, self.end());
+            let text = format!("{len} bytes at {addr:#x} are not all in area \"{name}\" ({base:#x} to {end:#x})");
             return Err(Error::new(Kind::Foreign, text));
-        }
-        let (first, end) = ((addr - self.base) / self.page, (addr - self.base + len).div_ceil(self.page));
+        };
+        let (first, end) = (offset.page(self.page), (offset + len).next_page(self.page));
         let track = lock(&self.track);
         let tracker = track.as_ref().ok_or_else(|| self.gone())?;
         if first < end {
@@ -568,19 +568,19 @@ impl AreaInner {
         let used = self.high_pages();
         match self.touched(used) {
             Some(touched) => set.owe(&touched),
-            None => set.owe_run(0, used),
+            None => set.owe_run(Page::ZERO, used),
         }
         Ok(set)
     }
 
     /// Which of the first `used` pages were ever touched, if the others are known to read as zeros.
     /// A page touched after this has looked is one that the next harvest reports.
-    fn touched(&self, used: usize) -> Option<PageRuns> {
+    fn touched(&self, used: Pages) -> Option<PageRuns> {
         if !self.zeroes || used <= FEW_PAGES {
             return None;
         }
         let mut found = PageRuns::new();
-        touched(self.base, self.page, 0, used, &mut found).then_some(found)
+        touched(self.base, self.page, Page::ZERO, used, &mut found).then_some(found)
     }
 
     /// How many orbits are registered.
@@ -624,16 +624,16 @@ impl AreaInner {
     /// nobody uses meanwhile.
     #[unsafe(link_section = "orbit_usual")]
     #[inline(never)]
-    pub(super) unsafe fn copy_small(&self, to: *mut u8, most: usize) -> Option<usize> {
+    pub(super) unsafe fn copy_small(&self, to: *mut u8, most: Pages) -> Option<Pages> {
         let track = lock(&self.track);
         let used = self.high_pages();
         if used > most || !track.as_ref()?.sends_all(used) {
             return None;
         }
-        let from: *const u8 = ptr::with_exposed_provenance(self.base);
+        let from = self.base.pointer().cast_const();
         // SAFETY: the pages in use lie below the area's limit, and are mapped while the tracker is
         // locked and there; the rest is the caller's promise.
-        unsafe { ptr::copy_nonoverlapping(from, to, used * self.page) };
+        unsafe { ptr::copy_nonoverlapping(from, to, used.bytes(self.page).get()) };
         Some(used)
     }
 
@@ -642,7 +642,7 @@ impl AreaInner {
     ///
     /// # Errors
     /// `Gone`.
-    pub(super) fn with_source<R>(&self, f: impl FnOnce(&dyn Fn(usize) -> *const u8) -> R) -> Result<R> {
+    pub(super) fn with_source<R>(&self, f: impl FnOnce(&dyn Fn(Page) -> *const u8) -> R) -> Result<R> {
         let track = lock(&self.track);
         let tracker = track.as_ref().ok_or_else(|| self.gone())?;
         Ok(f(&|page| tracker.source(page)))
@@ -653,7 +653,7 @@ impl AreaInner {
     ///
     /// # Errors
     /// Those of [`Tracker::peek`].
-    pub(super) fn peek_pages(&self, mine: &OwedSet, stop_after: usize) -> Result<usize> {
+    pub(super) fn peek_pages(&self, mine: &OwedSet, stop_after: Pages) -> Result<Pages> {
         let owed = mine.pages();
         if owed >= stop_after {
             return Ok(stop_after);

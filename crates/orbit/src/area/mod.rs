@@ -46,6 +46,7 @@ pub(crate) mod window;
 use crate::error::{Error, Kind, Result};
 #[doc(hidden)]
 pub use crate::generation::generation;
+use crate::units::{Address, Bytes, Page, Pages};
 #[cfg(feature = "allocator-api2")]
 pub use allocator::AreaAllocator;
 pub use engine::Engine;
@@ -61,10 +62,11 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 /// The limit of an area that states none, if its size is smaller.
-const DEFAULT_LIMIT: usize = 64 << 20;
+const DEFAULT_LIMIT: Bytes = Bytes::new(64 << 20);
 
 /// `64 MiB`, `1.5 KiB`, `17 bytes`.
-fn human(bytes: usize) -> String {
+fn human(bytes: Bytes) -> String {
+    let bytes = bytes.get();
     for (shift, unit) in [(30, "GiB"), (20, "MiB"), (10, "KiB")] {
         if bytes >> shift != 0 {
             let tenths = (bytes as u128 * 10) >> shift;
@@ -79,11 +81,11 @@ fn human(bytes: usize) -> String {
 
 /// Refuses what no object and no area can be long: a negative number that became one without sign,
 /// or an overflow.
-fn check_size(what: impl fmt::Display, bytes: usize) -> Result<()> {
-    if bytes <= isize::MAX as usize {
+fn check_size(what: impl fmt::Display, bytes: Bytes) -> Result<()> {
+    if bytes.get() <= isize::MAX as usize {
         return Ok(());
     }
-    let signed = bytes as isize;
+    let signed = bytes.get() as isize;
     let text = format!(
         "{what} cannot be {bytes} bytes, which is {signed} as a signed number: was it negative, or did it overflow?"
     );
@@ -101,8 +103,8 @@ pub struct Area {
 #[derive(Clone, Debug)]
 pub struct AreaBuilder {
     name: String,
-    size: usize,
-    limit: Option<usize>,
+    size: Bytes,
+    limit: Option<Bytes>,
     engine: Engine,
 }
 
@@ -111,7 +113,7 @@ impl AreaBuilder {
     /// objects are made. From 32 MiB on the kernel may take it in huge pages, with which a call
     /// that finds little changed costs less.
     pub fn size(mut self, bytes: usize) -> Self {
-        self.size = bytes;
+        self.size = Bytes::new(bytes);
         self
     }
 
@@ -119,7 +121,7 @@ impl AreaBuilder {
     /// memory. Rounded up to whole pages; when not said 64 MiB (less where `ulimit -v` is low), or
     /// the size if that is more.
     pub fn limit(mut self, bytes: usize) -> Self {
-        self.limit = Some(bytes);
+        self.limit = Some(Bytes::new(bytes));
         self
     }
 
@@ -139,10 +141,10 @@ impl AreaBuilder {
         check_size(format_args!("the size of area \"{}\"", self.name), self.size)?;
         let limit = match self.limit {
             Some(limit) => limit,
-            None => self.size.max(DEFAULT_LIMIT.min(window::window()?.len() / 4)),
+            None => self.size.max(DEFAULT_LIMIT.min(Bytes::new(window::window()?.len().get() / 4))),
         };
         check_size(format_args!("the limit of area \"{}\"", self.name), limit)?;
-        if limit == 0 || limit < self.size {
+        if limit == Bytes::ZERO || limit < self.size {
             return Err(Error::new(
                 Kind::Invalid,
                 format!(
@@ -151,7 +153,7 @@ impl AreaBuilder {
                 ),
             ));
         }
-        let limit = limit.next_multiple_of(page_size());
+        let limit = limit.up_to(Bytes::new(page_size()));
         AreaInner::carve(self.name, self.size, limit, self.engine).map(|inner| Area { inner })
     }
 
@@ -173,7 +175,7 @@ impl AreaBuilder {
     /// moved or replaced meanwhile (`MADV_DONTNEED`, `mremap`, `mmap` over it): such a change is
     /// not seen.
     pub unsafe fn adopt(self, addr: *mut u8, len: usize) -> Result<Area> {
-        let base = addr.expose_provenance();
+        let (base, len) = (Address::new(addr.expose_provenance()), Bytes::new(len));
         if window::existing().is_some_and(|window| window.overlaps(base, len)) {
             let text = format!(
                 "cannot adopt {len} bytes at {base:#x} as area \"{}\": an area has that memory already",
@@ -198,7 +200,7 @@ impl Area {
 
     /// Begins an area with this name, which messages show.
     pub fn builder(name: impl Into<String>) -> AreaBuilder {
-        AreaBuilder { name: name.into(), size: 0, limit: None, engine: Engine::Auto }
+        AreaBuilder { name: name.into(), size: Bytes::ZERO, limit: None, engine: Engine::Auto }
     }
 
     /// Makes existing memory an area. See [`AreaBuilder::adopt`], which also takes a name and an
@@ -226,17 +228,17 @@ impl Area {
 
     /// Its first address, the same in main and in every orbit.
     pub fn base(&self) -> usize {
-        self.inner.base
+        self.inner.base.get()
     }
 
     /// How many bytes it may ever hold, whole pages.
     pub fn limit(&self) -> usize {
-        self.inner.limit
+        self.inner.limit.get()
     }
 
     /// Bytes of living objects, each as rounded up to its class; all bytes of adopted memory.
     pub fn used(&self) -> usize {
-        self.inner.used()
+        self.inner.used().get()
     }
 
     /// Living objects (0 for adopted memory).
@@ -246,7 +248,7 @@ impl Area {
 
     /// Bytes from the base to the end of the last page ever used: what a first snapshot holds.
     pub fn high_water(&self) -> usize {
-        self.inner.high_pages() * page_size()
+        self.inner.high_pages().bytes(Bytes::new(page_size())).get()
     }
 
     /// The engine at work: what [`Engine::Auto`] came to at the last snapshot; [`Engine::Fork`] if
@@ -265,7 +267,7 @@ impl Area {
 
     /// Whether all `len` bytes from address `addr` on lie in the area's range.
     pub fn contains(&self, addr: usize, len: usize) -> bool {
-        self.inner.contains(addr, len)
+        self.inner.offset_of(Address::new(addr), Bytes::new(len)).is_some()
     }
 
     /// Hands out at least `size` bytes at a multiple of `align` (a power of two; at least 16 is
@@ -277,7 +279,7 @@ impl Area {
     /// adopted memory, `Gone`, `Forked` in a child of the process that made the area, `WrongSide`
     /// in an orbit.
     pub fn alloc(&self, size: usize, align: usize) -> Result<NonNull<u8>> {
-        self.inner.alloc(size, align, false)
+        self.inner.alloc(Bytes::new(size), align, false)
     }
 
     /// As [`Area::alloc`], and all bytes read as zero.
@@ -285,7 +287,7 @@ impl Area {
     /// # Errors
     /// As [`Area::alloc`].
     pub fn alloc_zeroed(&self, size: usize, align: usize) -> Result<NonNull<u8>> {
-        self.inner.alloc(size, align, true)
+        self.inner.alloc(Bytes::new(size), align, true)
     }
 
     /// Moves `value` into the area. It is not dropped when the object is freed:
@@ -312,7 +314,7 @@ impl Area {
     /// Nobody uses the object meanwhile, nor its old address afterwards.
     pub unsafe fn realloc(&self, object: NonNull<u8>, size: usize, align: usize) -> Result<NonNull<u8>> {
         // SAFETY: the caller's promise is the same.
-        unsafe { self.inner.realloc(object.addr().get(), size, align) }
+        unsafe { self.inner.realloc(Address::of(object.as_ptr()), Bytes::new(size), align) }
     }
 
     /// Frees an object of this area. Free pages are used again, and long runs of them go back to
@@ -325,7 +327,7 @@ impl Area {
     /// # Safety
     /// Nobody uses the object from here on.
     pub unsafe fn free(&self, object: NonNull<u8>) -> Result<()> {
-        self.inner.free(object.addr().get())
+        self.inner.free(Address::of(object.as_ptr()))
     }
 
     /// How many bytes an object really has.
@@ -333,7 +335,7 @@ impl Area {
     /// # Errors
     /// As [`Area::free`].
     pub fn usable_size(&self, object: NonNull<u8>) -> Result<usize> {
-        self.inner.size_of(object.addr().get())
+        self.inner.size_of(Address::of(object.as_ptr())).map(Bytes::get)
     }
 
     /// Says that main is about to write to most of the pages of these `len` bytes: one system call
@@ -345,7 +347,7 @@ impl Area {
     /// # Errors
     /// `Foreign` when the bytes are not all in the area, `Gone`, `Forked`.
     pub fn will_write(&self, start: *const u8, len: usize) -> Result<()> {
-        self.inner.will_write(start.addr(), len)
+        self.inner.will_write(Address::of(start), Bytes::new(len))
     }
 
     /// Ends the area now, whatever handles there are: its memory is unmapped (adopted memory
@@ -378,8 +380,8 @@ impl Area {
     ///
     /// # Errors
     /// As [`Area::hold`].
-    pub(crate) fn hold_to_write(&self, address: usize, len: usize) -> Result<Hold> {
-        let start = address - self.base();
+    pub(crate) fn hold_to_write(&self, address: Address, len: Bytes) -> Result<Hold> {
+        let start = address - self.inner.base;
         Hold::to_write(&self.inner, start..start + len)
     }
 
@@ -399,14 +401,14 @@ impl Area {
     /// # Safety
     /// `to` has as many writable bytes as the area's limit, which are no part of it and which
     /// nobody uses meanwhile.
-    pub(crate) unsafe fn copy_small(&self, to: *mut u8, most: usize) -> Option<usize> {
+    pub(crate) unsafe fn copy_small(&self, to: *mut u8, most: Pages) -> Option<Pages> {
         // SAFETY: the caller's promise is the same.
         unsafe { self.inner.copy_small(to, most) }
     }
 
     /// Pages from the base to the last one ever used.
     #[doc(hidden)]
-    pub fn used_pages(&self) -> usize {
+    pub fn used_pages(&self) -> Pages {
         self.inner.high_pages()
     }
 
@@ -425,7 +427,7 @@ impl Area {
 
     /// About how many they would be, see `inner`.
     #[doc(hidden)]
-    pub fn peek_pages(&self, mine: &OwedSet, stop_after: usize) -> Result<usize> {
+    pub fn peek_pages(&self, mine: &OwedSet, stop_after: Pages) -> Result<Pages> {
         self.inner.peek_pages(mine, stop_after)
     }
 
@@ -433,12 +435,12 @@ impl Area {
     /// or a shadow of it.
     #[doc(hidden)]
     pub fn source_begins(&self) -> Result<*const u8> {
-        self.inner.with_source(|source| source(0))
+        self.inner.with_source(|source| source(Page::ZERO))
     }
 
     /// From where each page of a snapshot is copied, see `inner`.
     #[doc(hidden)]
-    pub fn with_source<R>(&self, f: impl FnOnce(&dyn Fn(usize) -> *const u8) -> R) -> Result<R> {
+    pub fn with_source<R>(&self, f: impl FnOnce(&dyn Fn(Page) -> *const u8) -> R) -> Result<R> {
         self.inner.with_source(f)
     }
 }
@@ -450,7 +452,7 @@ impl fmt::Debug for Area {
     }
 }
 
-fn foreign(addr: usize) -> Error {
+fn foreign(addr: Address) -> Error {
     Error::new(
         Kind::Foreign,
         format!("{addr:#x} belongs to no area; pass the address that an allocation in an area gave"),
@@ -468,7 +470,8 @@ pub unsafe fn free(object: *mut u8) -> Result<()> {
     if object.is_null() {
         return Ok(());
     }
-    registry::with(object.addr(), |area| area.free(object.addr())).unwrap_or_else(|| Err(foreign(object.addr())))
+    let address = Address::of(object);
+    registry::with(address, |area| area.free(address)).unwrap_or_else(|| Err(foreign(address)))
 }
 
 /// How many bytes an object of whichever area really has.
@@ -476,7 +479,9 @@ pub unsafe fn free(object: *mut u8) -> Result<()> {
 /// # Errors
 /// As [`free`].
 pub fn usable_size(object: *const u8) -> Result<usize> {
-    registry::with(object.addr(), |area| area.size_of(object.addr())).unwrap_or_else(|| Err(foreign(object.addr())))
+    let address = Address::of(object);
+    let found = registry::with(address, |area| area.size_of(address)).unwrap_or_else(|| Err(foreign(address)));
+    found.map(Bytes::get)
 }
 
 /// [`Area::will_write`] for whichever area the bytes are in.
@@ -484,19 +489,19 @@ pub fn usable_size(object: *const u8) -> Result<usize> {
 /// # Errors
 /// As [`Area::will_write`].
 pub fn will_write(start: *const u8, len: usize) -> Result<()> {
-    registry::with(start.addr(), |area| area.will_write(start.addr(), len))
-        .unwrap_or_else(|| Err(foreign(start.addr())))
+    let address = Address::of(start);
+    registry::with(address, |area| area.will_write(address, Bytes::new(len))).unwrap_or_else(|| Err(foreign(address)))
 }
 
 /// Whether an address lies in the address space that areas are carved from. In an orbit too;
 /// adopted memory does not count.
 pub fn is_carved(addr: usize) -> bool {
-    window::existing().is_some_and(|window| window.overlaps(addr, 1))
+    window::existing().is_some_and(|window| window.overlaps(Address::new(addr), Bytes::new(1)))
 }
 
 /// The area that address `addr` is in.
 pub fn find(addr: usize) -> Option<Area> {
-    registry::find(addr).map(|inner| Area { inner })
+    registry::find(Address::new(addr)).map(|inner| Area { inner })
 }
 
 /// Reserves the window of address space for areas, before the template is made:
@@ -504,6 +509,6 @@ pub fn find(addr: usize) -> Option<Area> {
 ///
 /// # Errors
 /// `Limit` when not even 64 MiB is available.
-pub(crate) fn reserve_window(bytes: usize) -> Result<(usize, usize)> {
+pub(crate) fn reserve_window(bytes: Bytes) -> Result<(Address, Bytes)> {
     window::reserve_window(bytes).map(|window| (window.base(), window.len()))
 }

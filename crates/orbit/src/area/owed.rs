@@ -6,6 +6,7 @@
 //! in that orbit's set.
 
 use super::pages::{Bitmap, PageRuns};
+use crate::units::{Page, Pages};
 use std::sync::{Mutex, PoisonError};
 
 /// The pages owed to one orbit. Any thread may add to it; the orbit's caller takes from it.
@@ -25,7 +26,7 @@ impl OwedSet {
     }
 
     /// Owes `count` pages from `first` on.
-    pub fn owe_run(&self, first: usize, count: usize) {
+    pub fn owe_run(&self, first: Page, count: Pages) {
         self.lock().set(first, count);
     }
 
@@ -37,7 +38,7 @@ impl OwedSet {
     }
 
     /// How many pages are owed.
-    pub fn pages(&self) -> usize {
+    pub fn pages(&self) -> Pages {
         self.lock().pages()
     }
 }

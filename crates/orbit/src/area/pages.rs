@@ -4,13 +4,15 @@
 //! [`PageRuns`] when it is handed on to be walked once. Neither knows addresses or the size of a
 //! page.
 
+use crate::units::{Page, Pages};
+
 /// A sorted list of disjoint runs of page numbers, none empty and no two touching.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PageRuns {
     /// `(first, count)`, ascending; `first + count` of one is below `first` of the next.
-    runs: Vec<(usize, usize)>,
+    runs: Vec<(Page, Pages)>,
     /// The sum of all counts.
-    pages: usize,
+    pages: Pages,
 }
 
 impl PageRuns {
@@ -20,8 +22,8 @@ impl PageRuns {
     }
 
     /// Adds `count` pages from `first` on. Cheap in ascending order, correct in any.
-    pub fn push(&mut self, first: usize, count: usize) {
-        if count == 0 {
+    pub fn push(&mut self, first: Page, count: Pages) {
+        if count == Pages::ZERO {
             return;
         }
         let end = first + count;
@@ -40,7 +42,7 @@ impl PageRuns {
     }
 
     /// The general case of `push`: joins every run that `[first, end)` overlaps or touches.
-    fn insert(&mut self, mut first: usize, mut end: usize) {
+    fn insert(&mut self, mut first: Page, mut end: Page) {
         let from = self.runs.partition_point(|&(f, n)| f + n < first);
         let to = self.runs.partition_point(|&(f, _)| f <= end);
         for &(f, n) in &self.runs[from..to] {
@@ -68,7 +70,7 @@ impl PageRuns {
         }
     }
 
-    fn merge(&mut self, other: impl Iterator<Item = (usize, usize)>) {
+    fn merge(&mut self, other: impl Iterator<Item = (Page, Pages)>) {
         let mine = std::mem::take(self);
         let mut mine = mine.runs.into_iter().peekable();
         let mut other = other.peekable();
@@ -86,12 +88,12 @@ impl PageRuns {
     }
 
     /// The runs as `(first, count)`, ascending.
-    pub fn iter(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = (Page, Pages)> + '_ {
         self.runs.iter().copied()
     }
 
     /// How many pages the set holds.
-    pub fn pages(&self) -> usize {
+    pub fn pages(&self) -> Pages {
         self.pages
     }
 
@@ -102,23 +104,23 @@ impl PageRuns {
 
     /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
-        self.pages == 0
+        self.pages == Pages::ZERO
     }
 
     /// Whether `page` is in the set.
-    pub fn contains(&self, page: usize) -> bool {
+    pub fn contains(&self, page: Page) -> bool {
         let at = self.runs.partition_point(|&(f, n)| f + n <= page);
         self.runs.get(at).is_some_and(|&(f, _)| f <= page)
     }
 
     /// Adds the pages that are both in `self` and in one of the ascending `others` to `out`.
-    pub fn common(&self, others: impl Iterator<Item = (usize, usize)>, out: &mut PageRuns) {
+    pub fn common(&self, others: impl Iterator<Item = (Page, Pages)>, out: &mut PageRuns) {
         let mut at = 0;
         for (first, count) in others {
             let end = first + count;
             while let Some(&(mine, n)) = self.runs.get(at).filter(|run| run.0 < end) {
                 let from = mine.max(first);
-                out.push(from, (mine + n).min(end).saturating_sub(from));
+                out.push(from, from.pages_to((mine + n).min(end)));
                 if mine + n > end {
                     break;
                 }
@@ -130,7 +132,7 @@ impl PageRuns {
     /// Empties the set and keeps its memory.
     pub fn clear(&mut self) {
         self.runs.clear();
-        self.pages = 0;
+        self.pages = Pages::ZERO;
     }
 }
 
@@ -139,7 +141,12 @@ impl PageRuns {
 pub struct Bitmap {
     words: Vec<u64>,
     /// How many bits are set.
-    pages: usize,
+    pages: Pages,
+}
+
+/// The bit of a page in its word, and the number of that word.
+fn place(page: Page) -> (usize, usize) {
+    (page.get() % 64, page.get() / 64)
 }
 
 /// The bits `from..to` of one word, `0 <= from <= to <= 64`.
@@ -155,9 +162,9 @@ impl Bitmap {
     }
 
     /// Calls `f` with each word that `[first, first + count)` touches and the mask of that part.
-    fn each(words: &mut [u64], first: usize, count: usize, mut f: impl FnMut(&mut u64, u64)) {
-        let end = (first + count).min(words.len() * 64);
-        let mut at = first;
+    fn each(words: &mut [u64], first: Page, count: Pages, mut f: impl FnMut(&mut u64, u64)) {
+        let end = (first + count).get().min(words.len() * 64);
+        let mut at = first.get();
         while at < end {
             let word = at / 64;
             let to = end.min((word + 1) * 64);
@@ -167,11 +174,11 @@ impl Bitmap {
     }
 
     /// Adds `count` pages from `first` on.
-    pub fn set(&mut self, first: usize, count: usize) {
-        if count == 0 {
+    pub fn set(&mut self, first: Page, count: Pages) {
+        if count == Pages::ZERO {
             return;
         }
-        let words = (first + count).div_ceil(64);
+        let words = (first + count).get().div_ceil(64);
         if words > self.words.len() {
             self.words.resize(words, 0);
         }
@@ -180,23 +187,23 @@ impl Bitmap {
             new += (mask & !*word).count_ones() as usize;
             *word |= mask;
         });
-        self.pages += new;
+        self.pages += Pages::new(new);
     }
 
     /// Takes `count` pages from `first` on out of the set.
-    pub fn unset(&mut self, first: usize, count: usize) {
+    pub fn unset(&mut self, first: Page, count: Pages) {
         let mut gone = 0;
         Self::each(&mut self.words, first, count, |word, mask| {
             gone += (mask & *word).count_ones() as usize;
             *word &= !mask;
         });
-        self.pages -= gone;
+        self.pages -= Pages::new(gone);
     }
 
     /// How many of `count` pages from `first` on are in the set.
-    pub fn count_in(&self, first: usize, count: usize) -> usize {
-        let end = (first + count).min(self.words.len() * 64);
-        let mut at = first;
+    pub fn count_in(&self, first: Page, count: Pages) -> Pages {
+        let end = (first + count).get().min(self.words.len() * 64);
+        let mut at = first.get();
         let mut found = 0;
         while at < end {
             let word = at / 64;
@@ -204,12 +211,13 @@ impl Bitmap {
             found += (self.words[word] & mask(at % 64, to - word * 64)).count_ones() as usize;
             at = to;
         }
-        found
+        Pages::new(found)
     }
 
     /// Whether `page` is in the set.
-    pub fn contains(&self, page: usize) -> bool {
-        self.words.get(page / 64).is_some_and(|word| word >> (page % 64) & 1 == 1)
+    pub fn contains(&self, page: Page) -> bool {
+        let (bit, word) = place(page);
+        self.words.get(word).is_some_and(|word| word >> bit & 1 == 1)
     }
 
     /// Adds every page of `runs`.
@@ -220,39 +228,39 @@ impl Bitmap {
     }
 
     /// How many pages the set holds.
-    pub fn pages(&self) -> usize {
+    pub fn pages(&self) -> Pages {
         self.pages
     }
 
     /// Whether the set is empty.
     pub fn is_empty(&self) -> bool {
-        self.pages == 0
+        self.pages == Pages::ZERO
     }
 
     /// Empties the set and keeps its memory.
     pub fn clear(&mut self) {
-        if self.pages != 0 {
+        if !self.is_empty() {
             self.words.fill(0);
-            self.pages = 0;
+            self.pages = Pages::ZERO;
         }
     }
 
     /// The runs of pages in the set as `(first, count)`, ascending, no two touching.
-    pub fn runs(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
-        self.runs_in(0, self.words.len() * 64)
+    pub fn runs(&self) -> impl Iterator<Item = (Page, Pages)> + '_ {
+        self.runs_in(Page::ZERO, Pages::new(self.words.len() * 64))
     }
 
     /// The same of the `count` pages from `from` on alone.
-    pub fn runs_in(&self, from: usize, count: usize) -> impl Iterator<Item = (usize, usize)> + '_ {
-        let total = (from + count).min(self.words.len() * 64);
-        let mut at = from;
+    pub fn runs_in(&self, from: Page, count: Pages) -> impl Iterator<Item = (Page, Pages)> + '_ {
+        let total = (from + count).get().min(self.words.len() * 64);
+        let mut at = from.get();
         std::iter::from_fn(move || {
             let first = self.next(at, total, |word| word);
             if first >= total {
                 return None;
             }
             at = self.next(first, total, |word| !word);
-            Some((first, at - first))
+            Some((Page::new(first), Pages::new(at - first)))
         })
     }
 
@@ -288,38 +296,39 @@ mod tests {
             seed ^= seed << 17;
             (seed % below as u64) as usize
         };
+        let mut run = |from: usize, most: usize| (Page::new(random(from)), Pages::new(random(most)));
         for _ in 0..300 {
             let (mut runs, mut bits, mut model) = (PageRuns::new(), Bitmap::new(), BTreeSet::new());
-            for _ in 0..random(60) {
-                let (first, count) = (random(400), random(90));
+            for _ in 0..run(60, 1).0.get() {
+                let (first, count) = run(400, 90);
                 runs.push(first, count);
                 bits.set(first, count);
-                model.extend(first..first + count);
+                model.extend(first.run(count));
             }
-            assert_eq!(runs.pages(), model.len());
-            assert_eq!(bits.pages(), model.len());
+            assert_eq!((runs.pages().get(), bits.pages().get()), (model.len(), model.len()));
             assert_eq!(runs.iter().collect::<Vec<_>>(), bits.runs().collect::<Vec<_>>());
-            assert_eq!(runs.iter().flat_map(|(f, n)| f..f + n).collect::<BTreeSet<_>>(), model);
-            let (first, count) = (random(400), random(200));
-            assert_eq!(bits.count_in(first, count), model.range(first..first + count).count());
-            let inside: Vec<_> = bits.runs_in(first, count).flat_map(|(f, n)| f..f + n).collect();
+            assert_eq!(runs.iter().flat_map(|(first, count)| first.run(count)).collect::<BTreeSet<_>>(), model);
+            let (first, count) = run(400, 200);
+            assert_eq!(bits.count_in(first, count).get(), model.range(first..first + count).count());
+            let inside: Vec<_> = bits.runs_in(first, count).flat_map(|(first, count)| first.run(count)).collect();
             assert_eq!(inside, model.range(first..first + count).copied().collect::<Vec<_>>());
             let mut other = Bitmap::new();
-            for _ in 0..random(5) {
-                other.set(random(500), random(100));
+            for _ in 0..run(5, 1).0.get() {
+                let (first, count) = run(500, 100);
+                other.set(first, count);
             }
             let (mut common, mut theirs) = (PageRuns::new(), PageRuns::new());
             theirs.union(&other);
             runs.common(theirs.iter(), &mut common);
-            let both = common.iter().flat_map(|(f, n)| f..f + n).collect::<BTreeSet<_>>();
+            let both = common.iter().flat_map(|(first, count)| first.run(count)).collect::<BTreeSet<_>>();
             assert_eq!(both, model.iter().copied().filter(|page| other.contains(*page)).collect());
             runs.union(&other);
-            model.extend(other.runs().flat_map(|(f, n)| f..f + n));
-            assert_eq!(runs.iter().flat_map(|(f, n)| f..f + n).collect::<BTreeSet<_>>(), model);
+            model.extend(other.runs().flat_map(|(first, count)| first.run(count)));
+            assert_eq!(runs.iter().flat_map(|(first, count)| first.run(count)).collect::<BTreeSet<_>>(), model);
             bits.unset(first, count);
-            assert_eq!(bits.count_in(first, count), 0);
+            assert_eq!(bits.count_in(first, count), Pages::ZERO);
             assert_eq!(bits.pages(), bits.runs().map(|(_, n)| n).sum());
-            for page in 0..600 {
+            for page in (0..600).map(Page::new) {
                 assert_eq!(runs.contains(page), model.contains(&page));
             }
         }

@@ -6,6 +6,7 @@
 use super::inner::AreaInner;
 use crate::error::{Error, Kind, Result};
 use crate::per_process::{Inherit, PerProcess};
+use crate::units::{Address, Bytes};
 use std::collections::BTreeMap;
 use std::sync::{Arc, PoisonError, Weak};
 
@@ -13,7 +14,7 @@ use std::sync::{Arc, PoisonError, Weak};
 /// out, under the exclusive lock, before it goes.
 #[derive(Clone)]
 struct Entry {
-    len: usize,
+    len: Bytes,
     here: *const AreaInner,
     handle: Weak<AreaInner>,
 }
@@ -27,7 +28,7 @@ unsafe impl Sync for Entry {}
 /// By base address; no two overlap.
 static AREAS: PerProcess<Areas> = PerProcess::new();
 
-type Areas = BTreeMap<usize, Entry>;
+type Areas = BTreeMap<Address, Entry>;
 
 /// A child knows its parent's areas, to say whose they are.
 impl Inherit for Areas {
@@ -37,7 +38,7 @@ impl Inherit for Areas {
 }
 
 /// Refuses a range that overlaps an area.
-fn clash(areas: &BTreeMap<usize, Entry>, name: &str, base: usize, len: usize) -> Result<()> {
+fn clash(areas: &Areas, name: &str, base: Address, len: Bytes) -> Result<()> {
     let end = base.saturating_add(len);
     match areas.range(..end).next_back() {
         Some((&other, entry)) if other + entry.len > base => {
@@ -60,7 +61,7 @@ fn clash(areas: &BTreeMap<usize, Entry>, name: &str, base: usize, len: usize) ->
 ///
 /// # Errors
 /// `Invalid` when it overlaps another one.
-pub(super) fn check(name: &str, base: usize, len: usize) -> Result<()> {
+pub(super) fn check(name: &str, base: Address, len: Bytes) -> Result<()> {
     clash(&AREAS.lock().read().unwrap_or_else(PoisonError::into_inner), name, base, len)
 }
 
@@ -84,7 +85,7 @@ pub(super) fn leave(area: &AreaInner) {
 }
 
 /// Calls `f` with the area that holds `addr`; it cannot go away meanwhile.
-pub(super) fn with<R>(addr: usize, f: impl FnOnce(&AreaInner) -> R) -> Option<R> {
+pub(super) fn with<R>(addr: Address, f: impl FnOnce(&AreaInner) -> R) -> Option<R> {
     let areas = AREAS.lock().read().unwrap_or_else(PoisonError::into_inner);
     let (&base, entry) = areas.range(..=addr).next_back()?;
     if addr - base >= entry.len {
@@ -95,7 +96,7 @@ pub(super) fn with<R>(addr: usize, f: impl FnOnce(&AreaInner) -> R) -> Option<R>
 }
 
 /// The area that holds `addr`.
-pub(super) fn find(addr: usize) -> Option<Arc<AreaInner>> {
+pub(super) fn find(addr: Address) -> Option<Arc<AreaInner>> {
     let areas = AREAS.lock().read().unwrap_or_else(PoisonError::into_inner);
     let (&base, entry) = areas.range(..=addr).next_back()?;
     if addr - base >= entry.len { None } else { entry.handle.upgrade() }

@@ -5,24 +5,26 @@
 //! tell it from one that really is swapped out, so where there is swap the answer is "not known".
 
 use super::pages::PageRuns;
+use crate::units::{Address, Bytes, Page, Pages};
 use orbit_linux::{host, map};
 
 /// Pages asked for in one call.
-const STEP: usize = 4096;
+const STEP: Pages = Pages::new(4096);
 
 /// Adds the touched ones of `count` pages, `page` bytes each, from number `first` of the memory at
 /// `base` on. False if it cannot be known; `out` is as before then.
-pub(super) fn touched(base: usize, page: usize, first: usize, count: usize, out: &mut PageRuns) -> bool {
+pub(super) fn touched(base: Address, page: Bytes, first: Page, count: Pages, out: &mut PageRuns) -> bool {
     let mut found = PageRuns::new();
-    let mut there = [0u8; STEP];
+    let mut there = [0u8; STEP.get()];
     let mut from = first;
     while from < first + count {
         let pages = STEP.min(first + count - from);
-        if map::present(base + from * page, pages * page, &mut there[..pages]).is_err() {
+        let there = &mut there[..pages.get()];
+        if map::present((base + from.offset(page)).get(), pages.bytes(page).get(), there).is_err() {
             return false;
         }
-        for (number, _) in there[..pages].iter().enumerate().filter(|(_, byte)| *byte & 1 == 1) {
-            found.push(from + number, 1);
+        for (number, _) in there.iter().enumerate().filter(|(_, byte)| **byte & 1 == 1) {
+            found.push(from + Pages::new(number), Pages::ONE);
         }
         from += pages;
     }

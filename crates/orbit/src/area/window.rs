@@ -7,28 +7,29 @@
 
 use crate::error::{Error, Kind, Result};
 use crate::per_process::{Inherit, PerProcess};
+use crate::units::{Address, Bytes};
 use orbit_linux::map::{self, Mapping};
 use orbit_linux::rlimit;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
 /// What is reserved when nobody says otherwise.
-const DEFAULT_BYTES: usize = 64 << 30;
+const DEFAULT_BYTES: Bytes = Bytes::new(64 << 30);
 /// Less than this is not worth continuing with.
-const LEAST_BYTES: usize = 16 << 20;
+const LEAST_BYTES: Bytes = Bytes::new(16 << 20);
 /// Where address space is limited, the window takes one part in so many of what is left: an orbit's
 /// replica takes as much again as the area, and the program wants some too.
 const SHARE: u64 = 3;
 /// Alignment of ranges at least this long, and the unit of a huge page.
-const HUGE: usize = 2 << 20;
+const HUGE: Bytes = Bytes::new(2 << 20);
 
 /// The reservation and what of it is free.
 #[derive(Debug)]
 pub(crate) struct Window {
-    base: usize,
-    len: usize,
+    base: Address,
+    len: Bytes,
     /// Free ranges by address: start to length. No two touch.
-    free: Mutex<BTreeMap<usize, usize>>,
+    free: Mutex<BTreeMap<Address, Bytes>>,
 }
 
 /// Locked while the window is reserved, so that two first users do not reserve twice.
@@ -60,7 +61,7 @@ pub(crate) fn existing() -> Option<&'static Window> {
 ///
 /// # Errors
 /// `Limit` when not even 16 MiB is available.
-pub(crate) fn reserve_window(bytes: usize) -> Result<&'static Window> {
+pub(crate) fn reserve_window(bytes: Bytes) -> Result<&'static Window> {
     if let Some(window) = existing() {
         return Ok(window);
     }
@@ -68,11 +69,11 @@ pub(crate) fn reserve_window(bytes: usize) -> Result<&'static Window> {
     if let Some(window) = *slot {
         return Ok(window);
     }
-    let mut len = bytes.max(LEAST_BYTES).next_multiple_of(HUGE);
+    let mut len = bytes.max(LEAST_BYTES).up_to(HUGE);
     if let Some((limit, used)) = rlimit::address_space() {
-        let share = (limit.saturating_sub(used) / SHARE) as usize;
+        let share = Bytes::new((limit.saturating_sub(used) / SHARE) as usize);
         if share < LEAST_BYTES {
-            let needed = (used + SHARE * LEAST_BYTES as u64) >> 10;
+            let needed = (used + SHARE * LEAST_BYTES.get() as u64) >> 10;
             return Err(Error::new(
                 Kind::Limit,
                 format!(
@@ -83,17 +84,18 @@ pub(crate) fn reserve_window(bytes: usize) -> Result<&'static Window> {
                 ),
             ));
         }
-        len = len.min(share / HUGE * HUGE);
+        len = len.min(share.down_to(HUGE));
     }
     loop {
-        match Mapping::reserve(len) {
+        let half = Bytes::new(len.get() / 2);
+        match Mapping::reserve(len.get()) {
             Ok(mapping) => {
                 // Areas hold addresses inside the window for as long as the process lives, so it is
                 // never unmapped.
                 let mapping = std::mem::ManuallyDrop::new(mapping);
-                return Ok(slot.insert(Box::leak(Box::new(Window::over(mapping.as_ptr() as usize, len)))));
+                return Ok(slot.insert(Box::leak(Box::new(Window::over(Address::new(mapping.addr()), len)))));
             }
-            Err(_) if len / 2 >= LEAST_BYTES => len = (len / 2).next_multiple_of(HUGE),
+            Err(_) if half >= LEAST_BYTES => len = half.up_to(HUGE),
             Err(error) => {
                 let doing = "cannot reserve address space for areas: the kernel refuses even";
                 return Err(Error::system(format!("{doing} {}", super::human(len)), error));
@@ -103,49 +105,51 @@ pub(crate) fn reserve_window(bytes: usize) -> Result<&'static Window> {
 }
 
 impl Window {
-    fn over(base: usize, len: usize) -> Self {
+    fn over(base: Address, len: Bytes) -> Self {
         Window { base, len, free: Mutex::new(BTreeMap::from([(base, len)])) }
     }
 
     /// The first address of the window.
-    pub(crate) fn base(&self) -> usize {
+    pub(crate) fn base(&self) -> Address {
         self.base
     }
 
-    /// Its length in bytes.
-    pub(crate) fn len(&self) -> usize {
+    /// Its length.
+    pub(crate) fn len(&self) -> Bytes {
         self.len
     }
 
     /// Whether any byte of `[addr, addr + len)` lies in the window.
-    pub(crate) fn overlaps(&self, addr: usize, len: usize) -> bool {
+    pub(crate) fn overlaps(&self, addr: Address, len: Bytes) -> bool {
         addr < self.base + self.len && self.base < addr.saturating_add(len)
     }
 
     /// The whole room a range of `bytes` takes: it and the unmapped page after it.
-    fn room(bytes: usize) -> usize {
-        bytes.saturating_add(map::page_size())
+    fn room(bytes: Bytes) -> Bytes {
+        Bytes::new(bytes.get().saturating_add(map::page_size()))
     }
 
     /// Takes a range of `bytes` (whole pages) out of the window. It is still `PROT_NONE`.
     ///
     /// # Errors
     /// `Full` when no free range is long enough.
-    pub(crate) fn take(&self, bytes: usize) -> Result<usize> {
-        let align = if bytes >= HUGE { HUGE } else { map::page_size() };
+    pub(crate) fn take(&self, bytes: Bytes) -> Result<Address> {
+        let align = if bytes >= HUGE { HUGE } else { Bytes::new(map::page_size()) };
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let room = Self::room(bytes);
         let found = free.iter().find_map(|(&start, &len)| {
-            let first = start.next_multiple_of(align);
-            (first - start).checked_add(room).filter(|&need| need <= len).map(|_| (start, len, first))
+            let first = start.up_to(align);
+            first.checked_add(room).filter(|&end| end <= start + len).map(|_| (start, len, first))
         });
         let Some((start, len, first)) = found else {
-            let left: usize = free.values().sum();
+            let left: Bytes = free.values().copied().sum();
             return Err(Error::new(
                 Kind::Full,
                 format!(
-                    "no address space for an area with a limit of {}: of the window of {} for all areas {} are free, in \
-                     pieces perhaps, and each area takes a page more than its limit; give areas lower limits, destroy some, \
+                    "no address space for an area with a limit of {}: of the window of {} for all areas {} are free, \
+                     in \
+                     pieces perhaps, and each area takes a page more than its limit; give areas lower limits, \
+                     destroy some, \
                      or set the library up with a larger window{}",
                     super::human(bytes),
                     super::human(self.len),
@@ -165,7 +169,7 @@ impl Window {
     }
 
     /// Takes back a range that `take` gave. The caller has made it `PROT_NONE` again.
-    pub(crate) fn release_range(&self, first: usize, bytes: usize) {
+    pub(crate) fn release_range(&self, first: Address, bytes: Bytes) {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let (mut start, mut end) = (first, first + Self::room(bytes));
         if let Some((&before, &len)) = free.range(..start).next_back()
@@ -188,23 +192,25 @@ mod tests {
     /// Ranges do not overlap, are aligned, leave a gap, and all come back.
     #[test]
     fn ranges_are_apart_and_come_back() {
-        let window = Window::over(HUGE * 100, HUGE * 64);
-        let sizes = [4096, HUGE, 8192, HUGE * 3, 4096, HUGE / 2, HUGE + 4096];
+        let times = |n: usize| Bytes::new(n * HUGE.get());
+        let window = Window::over(Address::new(100 * HUGE.get()), times(64));
+        let page = Bytes::new(4096);
+        let sizes = [page, HUGE, page + page, times(3), page, Bytes::new(1 << 20), HUGE + page];
         let mut taken = Vec::new();
         for bytes in sizes {
             let first = window.take(bytes).unwrap();
-            assert_eq!(first % if bytes >= HUGE { HUGE } else { 4096 }, 0);
+            assert!(first.is_multiple_of(if bytes >= HUGE { HUGE } else { page }));
             assert!(window.overlaps(first, bytes));
             for &(other, len) in &taken {
-                assert!(first >= other + len + 4096 || other >= first + bytes + 4096);
+                assert!(first >= other + len + page || other >= first + bytes + page);
             }
             taken.push((first, bytes));
         }
-        assert!(window.take(HUGE * 64).is_err());
+        assert!(window.take(times(64)).is_err());
         for (first, bytes) in taken {
             window.release_range(first, bytes);
         }
         let free = window.free.lock().unwrap();
-        assert_eq!(*free, BTreeMap::from([(HUGE * 100, HUGE * 64)]));
+        assert_eq!(*free, BTreeMap::from([(Address::new(100 * HUGE.get()), times(64))]));
     }
 }

@@ -153,7 +153,8 @@ fn write_place(f: &mut fmt::Formatter<'_>, file: &str, line: Option<u32>) -> fmt
     }
 }
 
-/// The name as the source has it: of C++ and Rust demangled. A function of C named `w` is none of C++'s abbreviations of types.
+/// The name as the source has it: of C++ and Rust demangled. A function of C named `w` is none of
+/// C++'s abbreviations of types.
 fn readable(name: &backtrace::SymbolName<'_>) -> String {
     let bytes = name.as_bytes();
     match bytes.starts_with(b"_Z") || bytes.starts_with(b"_R") {

@@ -11,7 +11,8 @@ use super::Waiting;
 use crate::channel::SLOTS;
 use crate::core::{Core, Inner};
 use crate::log::Record;
-use crate::page::PAGE;
+use crate::page::PAGE_BYTES;
+use crate::units::Bytes;
 
 /// Calls taken back from the end of the queue.
 #[derive(Default)]
@@ -105,7 +106,7 @@ impl Inner {
         queue.log.between(&self.down, position, queue.log.head(), |record| match record {
             Record::Pages { area, first, data } => {
                 for replica in replicas.iter().filter(|r| r.area.id() == area) {
-                    replica.owe_again(first as usize, data.len() / PAGE);
+                    replica.owe_again(first, Bytes::new(data.len()).whole_pages(PAGE_BYTES));
                 }
             }
             Record::Forget { replica } => forget.push(replica),

@@ -23,7 +23,8 @@ use crate::channel::DownSide;
 use crate::copier::Part;
 use crate::error::Result;
 use crate::log::LogWriter;
-use crate::page::PAGE;
+use crate::page::PAGE_BYTES;
+use crate::units::{Bytes, Page, Pages};
 
 /// Pages taken for a call of one orbit, not delivered yet. Dropped, they are owed to it again.
 #[must_use]
@@ -57,9 +58,9 @@ impl<'a> Taken<'a> {
     ///
     /// # Errors
     /// `Gone`.
-    pub fn all(replica: &'a Replica, used: usize, mut buffer: PageRuns) -> Result<Taken<'a>> {
+    pub fn all(replica: &'a Replica, used: Pages, mut buffer: PageRuns) -> Result<Taken<'a>> {
         buffer.clear();
-        buffer.push(0, used);
+        buffer.push(Page::ZERO, used);
         let taken = Taken { replica, runs: buffer };
         if replica.area.source_begins()? != replica.area.base() as *const u8 {
             // The shadow does not have what is sent now: a page that becomes what it was before
@@ -75,7 +76,7 @@ impl<'a> Taken<'a> {
     }
 
     /// How many pages.
-    pub fn pages(&self) -> usize {
+    pub fn pages(&self) -> Pages {
         self.runs.pages()
     }
 
@@ -96,8 +97,8 @@ impl<'a> Taken<'a> {
         Ok(self.delivered())
     }
 
-    /// Bytes of the log that the pages may take.
-    pub fn need_of_log(&self) -> usize {
+    /// What the pages may take of the log.
+    pub fn need_of_log(&self) -> Bytes {
         LogWriter::need_for_pages(self.runs.pages(), self.runs.runs())
     }
 
@@ -109,7 +110,7 @@ impl<'a> Taken<'a> {
         let id = self.replica.area.id();
         self.replica.area.with_source(|source| {
             for (first, count) in self.runs.iter() {
-                log.pages(down, id, first as u32, count as u32, |page| source(page as usize));
+                log.pages(down, id, first, count, source);
             }
         })?;
         Ok(self.delivered())
@@ -122,12 +123,12 @@ impl<'a> Taken<'a> {
         let to = replica.alias.as_ptr();
         let number = replica.fd.number().unwrap_or(-1);
         parts.extend(self.runs.iter().map(|(first, count)| Part {
-            from: source.wrapping_add(first * PAGE),
-            to: to.wrapping_add(first * PAGE),
+            from: source.wrapping_add(first.offset(PAGE_BYTES).get()),
+            to: to.wrapping_add(first.offset(PAGE_BYTES).get()),
             pages: count,
             replica: number,
             file: replica.fd.file(),
-            at: first * PAGE,
+            at: first.offset(PAGE_BYTES),
         }));
         Held {
             area: replica.area.id(),
@@ -182,12 +183,12 @@ impl Drop for Held {
 
 impl Replica {
     /// Owes pages again that were in a part of the log that is taken back.
-    pub fn owe_again(&self, first: usize, count: usize) {
+    pub fn owe_again(&self, first: Page, count: Pages) {
         self.owed.owe_run(first, count);
     }
 
     /// Pages that it is owed.
-    pub fn owed_pages(&self) -> usize {
+    pub fn owed_pages(&self) -> Pages {
         self.owed.pages()
     }
 
@@ -195,7 +196,7 @@ impl Replica {
     ///
     /// # Errors
     /// Those of a scan.
-    pub fn peek(&self, stop_after: usize) -> Result<usize> {
+    pub fn peek(&self, stop_after: Pages) -> Result<Pages> {
         self.area.peek_pages(&self.owed, stop_after)
     }
 }
@@ -204,6 +205,7 @@ impl Replica {
 mod tests {
     use super::*;
     use crate::area::{Area, Engine};
+    use crate::page::PAGE;
 
     const PAGES: usize = 8;
 
@@ -224,14 +226,17 @@ mod tests {
     #[test]
     fn what_is_taken_and_not_delivered_is_owed_again() {
         let (area, replica) = area_and_replica();
-        assert_eq!(replica.owed_pages(), 0);
+        assert_eq!(replica.owed_pages(), Pages::ZERO);
         write(&area, 3, 1);
         let taken = Taken::changed(&replica, PageRuns::new()).expect("a harvest");
-        assert_eq!((taken.runs().iter().collect::<Vec<_>>(), replica.owed_pages()), (vec![(3, 1)], 0));
+        assert_eq!(
+            (taken.runs().iter().collect::<Vec<_>>(), replica.owed_pages().get()),
+            (vec![(Page::new(3), Pages::ONE)], 0)
+        );
         drop(taken);
-        assert_eq!(replica.owed_pages(), 1, "the page is owed again");
+        assert_eq!(replica.owed_pages(), Pages::ONE, "the page is owed again");
         Taken::changed(&replica, PageRuns::new()).expect("it is taken again").into_replica().expect("idle");
-        assert_eq!(replica.owed_pages(), 0);
+        assert_eq!(replica.owed_pages(), Pages::ZERO);
         // SAFETY: the replica's alias has the area's length.
         let there = unsafe { replica.alias.as_ptr().add(3 * PAGE).cast::<u64>().read() };
         assert_eq!(there, 1, "delivered once");
@@ -245,13 +250,16 @@ mod tests {
             let mut parts = Vec::new();
             let taken = Taken::changed(&replica, PageRuns::new()).expect("a harvest");
             let held = taken.into_copier(area.source_begins().expect("there"), &mut parts);
-            assert_eq!((held.area(), parts.len(), parts[0].pages, replica.owed_pages()), (area.id(), 1, 1, 0));
+            assert_eq!(
+                (held.area(), parts.len(), parts[0].pages.get(), replica.owed_pages().get()),
+                (area.id(), 1, 1, 0)
+            );
             if written {
                 held.written()
             } else {
                 drop(held)
             }
-            assert_eq!(replica.owed_pages(), usize::from(!written));
+            assert_eq!(replica.owed_pages().get(), usize::from(!written));
         }
     }
 

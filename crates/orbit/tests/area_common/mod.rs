@@ -4,6 +4,7 @@
 
 use orbit::area::track::Tracker;
 use orbit::area::{Area, Engine, OwedSet, PageRuns};
+use orbit::units::{Address, Bytes, Page, Pages};
 use orbit_linux::map::Mapping;
 
 /// A random sequence. `ORBIT_SEED` replays one.
@@ -54,7 +55,7 @@ pub fn engines() -> Vec<Engine> {
 /// Whether a tracker can have this engine here; prints the skip if not.
 pub fn can_have(engine: Engine) -> bool {
     let memory = Mapping::anonymous(PAGE, false).unwrap();
-    match Tracker::new(memory.addr(), PAGE, engine) {
+    match Tracker::new(Address::new(memory.addr()), Bytes::new(PAGE), engine) {
         Ok(_) => true,
         Err(error) => {
             println!("SKIP: needs engine {engine}: {error}");
@@ -74,10 +75,11 @@ impl Image {
         Image { base, bytes: vec![0; len] }
     }
 
-    fn copy(&mut self, runs: &PageRuns, source: &dyn Fn(usize) -> *const u8) {
+    fn copy(&mut self, runs: &PageRuns, source: &dyn Fn(Page) -> *const u8) {
         for (first, count) in runs.iter() {
-            for page in first..first + count {
-                let to = &mut self.bytes[page * PAGE..(page + 1) * PAGE];
+            for page in first.run(count) {
+                let at = page.get() * PAGE;
+                let to = &mut self.bytes[at..at + PAGE];
                 // SAFETY: the source is a readable page that lives as long as the tracker; the C
                 // function copies bytes that other threads may be writing, which is what a snapshot
                 // does.
@@ -89,7 +91,7 @@ impl Image {
     /// Harvests the first `used` pages and copies what was reported.
     pub fn update(&mut self, tracker: &mut Tracker, used: usize) -> PageRuns {
         let mut runs = PageRuns::new();
-        tracker.grow(used).unwrap();
+        tracker.grow(Pages::new(used)).unwrap();
         tracker.harvest(&mut runs).unwrap();
         self.copy(&runs, &|page| tracker.source(page));
         runs

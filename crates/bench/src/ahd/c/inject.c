@@ -220,14 +220,14 @@ static void pass(const char *name) {
     }
 }
 
-#define WRAP(type, name, params, args)                                                                                         \
-    type name params {                                                                                                         \
-        static type(*real) params;                                                                                             \
-        if (real == NULL) {                                                                                                    \
-            real = (type(*) params)dlsym(RTLD_NEXT, #name);                                                                    \
-        }                                                                                                                      \
-        pass(#name);                                                                                                           \
-        return real args;                                                                                                      \
+#define WRAP(type, name, params, args)    \
+    type name params {    \
+        static type(*real) params;    \
+        if (real == NULL) {    \
+            real = (type(*) params)dlsym(RTLD_NEXT, #name);    \
+        }    \
+        pass(#name);    \
+        return real args;    \
     }
 
 #pragma GCC diagnostic ignored "-Wnonnull-compare"

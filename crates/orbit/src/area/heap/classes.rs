@@ -4,8 +4,10 @@
 //! wastes at most an eighth of an object above 128 bytes, and a span's unused tail at most an
 //! eighth of the span.
 
+use crate::units::Bytes;
+
 /// The heap's own page, whatever the kernel's: spans and whole-page objects are counted in it.
-pub(in crate::area) const PAGE: usize = 4096;
+pub(in crate::area) const PAGE: Bytes = Bytes::new(4096);
 /// How many classes there are.
 pub(super) const CLASSES: usize = 72;
 /// The largest size that has a class; above it an object takes whole pages.
@@ -38,7 +40,7 @@ const fn size_of_class(class: usize) -> usize {
 const fn describe(size: usize) -> Class {
     let mut pages = 1;
     loop {
-        let bytes = pages * PAGE;
+        let bytes = pages * PAGE.get();
         let objects = bytes / size;
         if objects >= 1 && (bytes - objects * size) * 8 <= bytes {
             assert!(objects <= MOST_OBJECTS);
@@ -81,7 +83,7 @@ pub(super) fn class_for(size: usize, align: usize) -> Option<usize> {
     if align <= 16 {
         return (size <= LARGEST).then(|| of_size(size));
     }
-    if align > PAGE || size > LARGEST {
+    if align > PAGE.get() || size > LARGEST {
         return None;
     }
     let size = size.next_multiple_of(align);

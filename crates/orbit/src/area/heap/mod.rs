@@ -19,6 +19,7 @@ mod classes;
 mod runs;
 
 use super::pages::Bitmap;
+use crate::units::{Address, Bytes, Page, Pages};
 pub(super) use classes::PAGE;
 use classes::{CLASSES, TABLE, class_for};
 use runs::FreeRuns;
@@ -30,7 +31,7 @@ const NIL: u32 = u32::MAX;
 /// `class` of a span that is one large object.
 const LARGE: u8 = u8::MAX;
 /// A free run with this many pages to release is released (64 KiB).
-const GIVE_BACK: usize = (64 << 10) / PAGE;
+const GIVE_BACK: Pages = Bytes::new(64 << 10).whole_pages(PAGE);
 
 /// A run of pages with one purpose.
 #[derive(Clone, Debug)]
@@ -50,11 +51,21 @@ struct Span {
     bits: [u64; 4],
 }
 
+impl Span {
+    fn first(&self) -> Page {
+        Page::new(self.first as usize)
+    }
+
+    fn pages(&self) -> Pages {
+        Pages::new(self.pages as usize)
+    }
+}
+
 /// Why an address is not a living object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Bad {
     /// It lies `inside` bytes into the slot of `size` bytes.
-    Interior { inside: usize, size: usize },
+    Interior { inside: Bytes, size: Bytes },
     /// An object began here, or could have, and is free.
     Freed,
     /// No object was ever here.
@@ -65,9 +76,9 @@ pub(super) enum Bad {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Object {
     /// Its offset from the area's base.
-    pub offset: usize,
+    pub offset: Bytes,
     /// The bytes it really has.
-    pub size: usize,
+    pub size: Bytes,
     /// Whether all of them read as zeros already.
     pub zero: bool,
 }
@@ -75,19 +86,19 @@ pub(super) struct Object {
 /// A run of pages, `first` relative to the base.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Run {
-    pub first: usize,
-    pub pages: usize,
+    pub first: Page,
+    pub pages: Pages,
 }
 
 /// The books of one area.
 #[derive(Debug)]
 pub(super) struct Heap {
     /// The number of the area's first page in the whole address space, for alignments above a page.
-    skew: usize,
-    /// How many pages there are.
-    limit: usize,
+    skew: Pages,
+    /// Where the last page ends.
+    limit: Page,
     /// Pages below it are in `owner`; pages from it on were never used.
-    top: usize,
+    top: Page,
     owner: Vec<u32>,
     /// Pages that may hold something else than zeros.
     touched: Bitmap,
@@ -97,32 +108,32 @@ pub(super) struct Heap {
     /// The first span with a free object, for each class.
     lists: [u32; CLASSES],
     runs: FreeRuns,
-    used: usize,
-    pages: usize,
+    used: Bytes,
+    pages: Pages,
     objects: usize,
 }
 
 impl Heap {
     /// The heap of `len` bytes at `base`.
-    pub fn new(base: usize, len: usize) -> Self {
+    pub fn new(base: Address, len: Bytes) -> Self {
         Heap {
-            skew: base / PAGE,
-            limit: len / PAGE,
-            top: 0,
+            skew: (base - Address::ZERO).whole_pages(PAGE),
+            limit: len.page(PAGE),
+            top: Page::ZERO,
             owner: Vec::new(),
             touched: Bitmap::new(),
             spans: Vec::new(),
             spare: Vec::new(),
             lists: [NIL; CLASSES],
             runs: FreeRuns::default(),
-            used: 0,
-            pages: 0,
+            used: Bytes::ZERO,
+            pages: Pages::ZERO,
             objects: 0,
         }
     }
 
     /// Bytes of living objects, as rounded up.
-    pub fn used(&self) -> usize {
+    pub fn used(&self) -> Bytes {
         self.used
     }
 
@@ -132,24 +143,24 @@ impl Heap {
     }
 
     /// Bytes of all pages that hold objects.
-    pub fn held(&self) -> usize {
-        self.pages * PAGE
+    pub fn held(&self) -> Bytes {
+        self.pages.bytes(PAGE)
     }
 
     /// Bytes from the base to the end of the last page ever used.
-    pub fn high_water(&self) -> usize {
-        self.top * PAGE
+    pub fn high_water(&self) -> Bytes {
+        self.top.offset(PAGE)
     }
 
     /// The longest object that still fits as whole pages, in bytes.
-    pub fn longest(&self) -> usize {
+    pub fn longest(&self) -> Bytes {
         let at_top = self.limit - self.runs.begin_of(self.top);
-        at_top.max(self.runs.longest()) * PAGE
+        at_top.max(self.runs.longest()).bytes(PAGE)
     }
 
     /// Hands out `size` bytes at a multiple of `align` (a power of two). `None`: no room.
-    pub fn alloc(&mut self, size: usize, align: usize) -> Option<Object> {
-        let object = match class_for(size, align) {
+    pub fn alloc(&mut self, size: Bytes, align: usize) -> Option<Object> {
+        let object = match class_for(size.get(), align) {
             Some(class) => self.alloc_small(class)?,
             None => self.alloc_large(size, align)?,
         };
@@ -169,17 +180,17 @@ impl Heap {
         span.bits[word] &= span.bits[word] - 1;
         span.free -= 1;
         let size = TABLE[class].size as usize;
-        let offset = span.first as usize * PAGE + (word * 64 + bit) * size;
+        let offset = span.first().offset(PAGE) + Bytes::new((word * 64 + bit) * size);
         if span.free == 0 {
             self.unlink(id);
         }
-        Some(Object { offset, size, zero: false })
+        Some(Object { offset, size: Bytes::new(size), zero: false })
     }
 
     fn new_span(&mut self, class: usize) -> Option<u32> {
         let about = TABLE[class];
-        let pages = about.pages as usize;
-        let first = self.take_pages(pages, 1)?;
+        let pages = Pages::new(about.pages as usize);
+        let first = self.take_pages(pages, Pages::ONE)?;
         let mut bits = [0u64; 4];
         for (word, bits) in bits.iter_mut().enumerate() {
             let objects = (about.objects as usize).saturating_sub(word * 64).min(64);
@@ -187,8 +198,8 @@ impl Heap {
         }
         self.touched.set(first, pages);
         let id = self.add_span(Span {
-            first: first as u32,
-            pages: pages as u32,
+            first: first.get() as u32,
+            pages: pages.get() as u32,
             class: class as u8,
             free: about.objects as u16,
             prev: NIL,
@@ -199,25 +210,25 @@ impl Heap {
         Some(id)
     }
 
-    fn alloc_large(&mut self, size: usize, align: usize) -> Option<Object> {
-        let pages = size.max(1).div_ceil(PAGE);
-        let first = self.take_pages(pages, align.div_ceil(PAGE))?;
-        let zero = self.touched.count_in(first, pages) == 0;
+    fn alloc_large(&mut self, size: Bytes, align: usize) -> Option<Object> {
+        let pages = size.pages(PAGE).max(Pages::ONE);
+        let first = self.take_pages(pages, Bytes::new(align).pages(PAGE))?;
+        let zero = self.touched.count_in(first, pages) == Pages::ZERO;
         self.touched.set(first, pages);
         self.add_span(Span {
-            first: first as u32,
-            pages: pages as u32,
+            first: first.get() as u32,
+            pages: pages.get() as u32,
             class: LARGE,
             free: 0,
             prev: NIL,
             next: NIL,
             bits: [0; 4],
         });
-        Some(Object { offset: first * PAGE, size: pages * PAGE, zero })
+        Some(Object { offset: first.offset(PAGE), size: pages.bytes(PAGE), zero })
     }
 
     fn add_span(&mut self, span: Span) -> u32 {
-        let (first, pages) = (span.first as usize, span.pages as usize);
+        let (first, pages) = (span.first(), span.pages());
         let id = match self.spare.pop() {
             Some(id) => {
                 self.spans[id as usize] = span;
@@ -228,9 +239,14 @@ impl Heap {
                 (self.spans.len() - 1) as u32
             }
         };
-        self.owner[first..first + pages].fill(id);
+        self.owned(first, pages).fill(id);
         self.pages += pages;
         id
+    }
+
+    /// The owners of these pages.
+    fn owned(&mut self, first: Page, pages: Pages) -> &mut [u32] {
+        &mut self.owner[first.get()..(first + pages).get()]
     }
 
     fn link(&mut self, id: u32) {
@@ -258,27 +274,29 @@ impl Heap {
 
     /// Takes `pages` pages, the first at a multiple of `align` pages: from a free run, else from
     /// the top, else after letting go of the empty spans that classes keep.
-    fn take_pages(&mut self, pages: usize, align: usize) -> Option<usize> {
+    fn take_pages(&mut self, pages: Pages, align: Pages) -> Option<Page> {
         self.find_pages(pages, align).or_else(|| {
             self.drop_empty_spans();
             self.find_pages(pages, align)
         })
     }
 
-    fn find_pages(&mut self, pages: usize, align: usize) -> Option<usize> {
+    fn find_pages(&mut self, pages: Pages, align: Pages) -> Option<Page> {
         if let Some(first) = self.runs.take(pages, align, self.skew, &self.touched) {
             return Some(first);
         }
         let begin = self.runs.begin_of(self.top);
-        let first = (begin + self.skew).checked_next_multiple_of(align)? - self.skew;
-        let end = first.checked_add(pages).filter(|&end| end <= self.limit)?;
+        // An alignment and a size are the program's: their sums may be beyond any number.
+        let first = (begin + self.skew).get().checked_next_multiple_of(align.get())?;
+        let first = Page::new(first) - self.skew;
+        let end = first.get().checked_add(pages.get()).map(Page::new).filter(|&end| end <= self.limit)?;
         // The free run below the top, if there is one, is taken whole and what alignment skips is
         // put back.
         if begin < self.top {
             self.runs.take_at(begin, self.top - begin, &self.touched);
         }
         self.top = self.top.max(end);
-        self.owner.resize(self.top, FREE);
+        self.owner.resize(self.top.get(), FREE);
         if first > begin {
             self.runs.put(begin, first - begin, &self.touched);
         }
@@ -302,38 +320,39 @@ impl Heap {
 
     /// Returns a span's pages to the free runs. It is in no list.
     fn release_span(&mut self, id: u32) -> Option<Run> {
-        let Span { first, pages, .. } = self.spans[id as usize];
+        let span = &self.spans[id as usize];
+        let (first, pages) = (span.first(), span.pages());
         self.spare.push(id);
-        self.release_pages(first as usize, pages as usize)
+        self.release_pages(first, pages)
     }
 
     /// Returns pages of a span to the free runs; answers with the whole run if it is worth giving
     /// back.
-    fn release_pages(&mut self, first: usize, pages: usize) -> Option<Run> {
-        self.owner[first..first + pages].fill(FREE);
+    fn release_pages(&mut self, first: Page, pages: Pages) -> Option<Run> {
+        self.owned(first, pages).fill(FREE);
         self.pages -= pages;
         let (first, pages, dirty) = self.runs.put(first, pages, &self.touched);
         (dirty >= GIVE_BACK).then_some(Run { first, pages })
     }
 
     /// The living object at `offset`: its span and, in a span of small ones, its index.
-    fn find(&self, offset: usize) -> Result<(u32, usize, usize), Bad> {
-        let page = offset / PAGE;
-        let Some(&id) = self.owner.get(page) else { return Err(Bad::Never) };
+    fn find(&self, offset: Bytes) -> Result<(u32, usize, Bytes), Bad> {
+        let Some(&id) = self.owner.get(offset.page(PAGE).get()) else { return Err(Bad::Never) };
         if id == FREE {
             return Err(Bad::Freed);
         }
         let span = &self.spans[id as usize];
-        let inside = offset - span.first as usize * PAGE;
+        let inside = offset - span.first().offset(PAGE);
         if span.class == LARGE {
-            let size = span.pages as usize * PAGE;
-            return if inside == 0 { Ok((id, 0, size)) } else { Err(Bad::Interior { inside, size }) };
+            let size = span.pages().bytes(PAGE);
+            return if inside == Bytes::ZERO { Ok((id, 0, size)) } else { Err(Bad::Interior { inside, size }) };
         }
         let class = &TABLE[span.class as usize];
+        let inside = inside.get();
         let index = ((inside as u64 * u64::from(class.reciprocal)) >> 32) as usize;
         let size = class.size as usize;
         if index * size != inside {
-            return Err(Bad::Interior { inside: inside % size, size });
+            return Err(Bad::Interior { inside: Bytes::new(inside % size), size: Bytes::new(size) });
         }
         if index >= class.objects as usize {
             return Err(Bad::Never);
@@ -341,17 +360,17 @@ impl Heap {
         if span.bits[index / 64] >> (index % 64) & 1 == 1 {
             return Err(Bad::Freed);
         }
-        Ok((id, index, size))
+        Ok((id, index, Bytes::new(size)))
     }
 
     /// The size of the living object at `offset`.
-    pub fn size_of(&self, offset: usize) -> Result<usize, Bad> {
+    pub fn size_of(&self, offset: Bytes) -> Result<Bytes, Bad> {
         self.find(offset).map(|(_, _, size)| size)
     }
 
     /// Frees the object at `offset`. A run in the answer is free and worth giving back to the
     /// kernel.
-    pub fn free(&mut self, offset: usize) -> Result<Option<Run>, Bad> {
+    pub fn free(&mut self, offset: Bytes) -> Result<Option<Run>, Bad> {
         let (id, index, size) = self.find(offset)?;
         self.used -= size;
         self.objects -= 1;
@@ -380,37 +399,37 @@ impl Heap {
 
     /// Tries to make the object at `offset` hold `size` bytes where it is, and a large one release
     /// what it has too much. `Ok(None)`: it has to move. The run is as for `free`.
-    pub fn resize(&mut self, offset: usize, size: usize) -> Result<Option<(usize, Option<Run>)>, Bad> {
+    pub fn resize(&mut self, offset: Bytes, size: Bytes) -> Result<Option<(Bytes, Option<Run>)>, Bad> {
         let (id, _, old) = self.find(offset)?;
         if self.spans[id as usize].class != LARGE {
             // Moving is worth it only when at least half would be saved.
-            let stays = size <= old && (size > old / 2 || old <= 64);
+            let stays = size <= old && (size.get() > old.get() / 2 || old.get() <= 64);
             return Ok(stays.then_some((old, None)));
         }
-        if class_for(size, 1).is_some() {
+        if class_for(size.get(), 1).is_some() {
             return Ok(None);
         }
-        let (first, have) = (self.spans[id as usize].first as usize, old / PAGE);
-        let want = size.div_ceil(PAGE);
+        let (first, have) = (self.spans[id as usize].first(), old.whole_pages(PAGE));
+        let want = size.pages(PAGE);
         let mut run = None;
         if want < have {
-            self.spans[id as usize].pages = want as u32;
+            self.spans[id as usize].pages = want.get() as u32;
             run = self.release_pages(first + want, have - want);
         } else if want > have {
             if !self.extend(first + have, want - have) {
                 return Ok(None);
             }
-            self.spans[id as usize].pages = want as u32;
-            self.owner[first + have..first + want].fill(id);
+            self.spans[id as usize].pages = want.get() as u32;
+            self.owned(first + have, want - have).fill(id);
             self.pages += want - have;
             self.touched.set(first + have, want - have);
         }
-        self.used = self.used - old + want * PAGE;
-        Ok(Some((want * PAGE, run)))
+        self.used = self.used - old + want.bytes(PAGE);
+        Ok(Some((want.bytes(PAGE), run)))
     }
 
     /// Takes the `more` pages from `at` on if they are free.
-    fn extend(&mut self, at: usize, more: usize) -> bool {
+    fn extend(&mut self, at: Page, more: Pages) -> bool {
         if self.runs.take_at(at, more, &self.touched) {
             return true;
         }
@@ -420,24 +439,24 @@ impl Heap {
         }
         self.runs.take_at(at, below_top, &self.touched);
         self.top = at + more;
-        self.owner.resize(self.top, FREE);
+        self.owner.resize(self.top.get(), FREE);
         true
     }
 
     /// The pages of a free run that may hold something else than zeros, as runs.
-    pub fn touched_in(&self, run: Run) -> impl Iterator<Item = (usize, usize)> + '_ {
+    pub fn touched_in(&self, run: Run) -> impl Iterator<Item = (Page, Pages)> + '_ {
         self.touched.runs_in(run.first, run.pages)
     }
 
     /// Notes that something was written to `pages` pages from `first` on, whosever they are, or
     /// nobody's.
-    pub fn written(&mut self, first: usize, pages: usize) {
+    pub fn written(&mut self, first: Page, pages: Pages) {
         self.runs.dirtied(first, pages, &self.touched);
         self.touched.set(first, pages);
     }
 
     /// Notes that `pages` pages from `first` on, part of the free run `of`, read as zeros again.
-    pub fn now_zero(&mut self, of: Run, first: usize, pages: usize) {
+    pub fn now_zero(&mut self, of: Run, first: Page, pages: Pages) {
         self.touched.unset(first, pages);
         self.runs.cleaned(of.first, self.touched.count_in(of.first, of.pages));
     }

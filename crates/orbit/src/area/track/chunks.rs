@@ -11,46 +11,59 @@
 //! zeros. A known chunk stays known.
 
 use super::super::pages::Bitmap;
+use crate::units::{Address, Bytes, Page, Pages};
 
 /// Bytes of a chunk: what one page table maps.
-const CHUNK: usize = 2 << 20;
+const CHUNK: Bytes = Bytes::new(2 << 20);
 
 /// The chunks of one range of pages.
 #[derive(Debug)]
 pub(super) struct Chunks {
+    /// By number of the chunk: chunks are large pages here.
     known: Bitmap,
     /// Pages of a chunk.
-    unit: usize,
+    unit: Pages,
     /// Pages from the first chunk's beginning to the range's: chunks lie at multiples of their
     /// size.
-    skew: usize,
+    skew: Pages,
 }
 
 /// Pages that lie in chunks of one kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
-    pub first: usize,
-    pub end: usize,
+    pub first: Page,
+    pub end: Page,
     pub known: bool,
 }
 
 impl Chunks {
     /// None known, of pages of `page` bytes from address `base` on.
-    pub fn new(base: usize, page: usize) -> Chunks {
-        Chunks { known: Bitmap::new(), unit: CHUNK / page, skew: base % CHUNK / page }
+    pub fn new(base: Address, page: Bytes) -> Chunks {
+        let skew = Bytes::new(base.get() % CHUNK.get()).whole_pages(page);
+        Chunks { known: Bitmap::new(), unit: CHUNK.whole_pages(page), skew }
+    }
+
+    /// The chunk of a page.
+    fn of(&self, page: Page) -> Page {
+        Page::new((page + self.skew).get() / self.unit.get())
+    }
+
+    /// The first page of a chunk; the range's first where the chunk begins before it.
+    fn begin(&self, chunk: Page) -> Page {
+        Page::new((chunk.get() * self.unit.get()).saturating_sub(self.skew.get()))
     }
 
     /// Pages `from..to` in order, as runs of pages in known and in unknown chunks.
-    pub fn segments(&self, from: usize, to: usize) -> Vec<Segment> {
+    pub fn segments(&self, from: Page, to: Page) -> Vec<Segment> {
         let mut segments = Vec::new();
         if from >= to {
             return segments;
         }
         let mut at = from;
-        let (low, high) = ((from + self.skew) / self.unit, (to - 1 + self.skew) / self.unit + 1);
+        let (low, high) = (self.of(from), self.of(to - Pages::ONE) + Pages::ONE);
         for (chunk, count) in self.known.runs_in(low, high - low) {
-            let first = (chunk * self.unit).saturating_sub(self.skew).max(from);
-            let end = ((chunk + count) * self.unit - self.skew).min(to);
+            let first = self.begin(chunk).max(from);
+            let end = self.begin(chunk + count).min(to);
             if at < first {
                 segments.push(Segment { first: at, end: first, known: false });
             }
@@ -65,10 +78,10 @@ impl Chunks {
 
     /// Makes the chunks known in which `count` pages from `first` on lie. Returns the pages of
     /// these chunks, not below 0.
-    pub fn learn(&mut self, first: usize, count: usize) -> (usize, usize) {
-        let (low, high) = ((first + self.skew) / self.unit, (first + count - 1 + self.skew) / self.unit + 1);
+    pub fn learn(&mut self, first: Page, count: Pages) -> (Page, Page) {
+        let (low, high) = (self.of(first), self.of(first + count - Pages::ONE) + Pages::ONE);
         self.known.set(low, high - low);
-        ((low * self.unit).saturating_sub(self.skew), high * self.unit - self.skew)
+        (self.begin(low), self.begin(high))
     }
 }
 
@@ -87,18 +100,19 @@ mod tests {
         };
         for round in 0..200 {
             let base = random(1 << 12) * 4096;
-            let mut chunks = Chunks::new(base, 4096);
+            let mut chunks = Chunks::new(Address::new(base), Bytes::new(4096));
             let chunk_of = |page: usize| (base / 4096 + page) / 512 - base / 4096 / 512;
             let mut model = std::collections::BTreeSet::new();
             for _ in 0..random(12) {
                 let (first, count) = (random(20_000), 1 + random(900));
-                let (from, to) = chunks.learn(first, count);
-                assert!(from <= first && to >= first + count, "round {round}");
+                let (from, to) = chunks.learn(Page::new(first), Pages::new(count));
+                assert!(from.get() <= first && to.get() >= first + count, "round {round}");
                 model.extend(chunk_of(first)..=chunk_of(first + count - 1));
             }
             let (from, to) = (random(10_000), random(24_000));
             let mut at = from;
-            for Segment { first, end, known } in chunks.segments(from, to) {
+            for Segment { first, end, known } in chunks.segments(Page::new(from), Page::new(to)) {
+                let (first, end) = (first.get(), end.get());
                 assert!(first == at && first < end, "round {round}: {first}..{end} after {at}");
                 for page in first..end {
                     assert_eq!(model.contains(&chunk_of(page)), known, "round {round}: page {page}");

@@ -8,69 +8,72 @@
 
 use super::super::fault;
 use super::super::pages::PageRuns;
+use crate::units::{Address, Bytes, Page, Pages};
 use orbit_linux::map::{self, Mapping};
 use std::io;
 
 /// The shadow of one area.
 #[derive(Debug)]
 pub(super) struct Compare {
-    base: usize,
-    page: usize,
+    base: Address,
+    page: Bytes,
     shadow: Mapping,
 }
 
 impl Compare {
     /// A shadow, all zeros, for the `len` bytes at `base`. Only address space until pages are
     /// harvested.
-    pub fn new(base: usize, len: usize, page: usize) -> io::Result<Self> {
-        let shadow = Mapping::reserve(len)?;
+    pub fn new(base: Address, len: Bytes, page: Bytes) -> io::Result<Self> {
+        let shadow = Mapping::reserve(len.get())?;
         // SAFETY: the range is the mapping just made; nobody has a reference into it.
-        unsafe { map::protect(shadow.addr(), len, libc::PROT_READ | libc::PROT_WRITE)? };
+        unsafe { map::protect(shadow.addr(), len.get(), libc::PROT_READ | libc::PROT_WRITE)? };
         Ok(Compare { base, page, shadow })
     }
 
-    fn differs(&self, page: usize) -> bool {
-        let at = page * self.page;
+    /// Where a page lies: in the area, and in the shadow.
+    fn places(&self, page: Page) -> (*const libc::c_void, *mut libc::c_void) {
+        let at = page.offset(self.page);
+        ((self.base + at).pointer().cast_const().cast(), self.shadow.as_ptr().wrapping_add(at.get()).cast())
+    }
+
+    fn differs(&self, page: Page) -> bool {
+        let (area, shadow) = self.places(page);
         // SAFETY: both ranges are mapped and readable for a page from `at` on (the tracker asks for
         // pages below its limit only). Other threads may write to the area meanwhile: the C
         // function then answers either way, and a page that reads as equal and changes after that
         // is found by the next comparison.
-        unsafe {
-            libc::memcmp((self.base + at) as *const _, self.shadow.as_ptr().add(at).cast_const().cast(), self.page) != 0
-        }
+        unsafe { libc::memcmp(area, shadow, self.page.get()) != 0 }
     }
 
     /// Brings the shadow of `count` pages from `first` on up to date.
-    fn refresh(&mut self, first: usize, count: usize) {
-        let at = first * self.page;
+    fn refresh(&mut self, first: Page, count: Pages) {
+        let (area, shadow) = self.places(first);
         // SAFETY: as in `differs`; the ranges do not overlap, and the shadow is this value's own.
         // Bytes torn by a writer beside us differ from the area afterwards, and so are found again.
-        unsafe {
-            libc::memcpy(self.shadow.as_ptr().add(at).cast(), (self.base + at) as *const _, count * self.page);
+        unsafe { libc::memcpy(shadow, area, count.bytes(self.page).get()) };
+    }
+
+    /// Adds differing pages below `used` to `out`, until `stop_after` are found.
+    pub fn peek(&self, used: Page, stop_after: Pages, out: &mut PageRuns) {
+        for page in Page::ZERO.until(used).filter(|&page| self.differs(page)).take(stop_after.get()) {
+            out.push(page, Pages::ONE);
         }
     }
 
-    /// Adds differing pages of the first `used` to `out`, until `stop_after` are found.
-    pub fn peek(&self, used: usize, stop_after: usize, out: &mut PageRuns) {
-        for page in (0..used).filter(|&page| self.differs(page)).take(stop_after) {
-            out.push(page, 1);
-        }
-    }
-
-    /// Adds every differing page of the first `used` to `pending`, and takes all of `pending` into
+    /// Adds every differing page below `used` to `pending`, and takes all of `pending` into
     /// the shadow.
-    pub fn harvest(&mut self, used: usize, pending: &mut PageRuns) -> io::Result<()> {
-        let step = fault::step(usize::MAX);
-        let mut from = 0;
+    pub fn harvest(&mut self, used: Page, pending: &mut PageRuns) -> io::Result<()> {
+        let step = fault::step(Pages::MAX);
+        let mut from = Page::ZERO;
         while from < used {
-            let to = from.saturating_add(step).min(used);
+            let to = from + step.min(used - from);
             // No system call is made here; the point stands for what would be one in another
             // engine.
             fault::check()?;
-            for page in from..to {
+            for page in from.until(to) {
                 if self.differs(page) {
-                    pending.push(page, 1);
-                    self.refresh(page, 1);
+                    pending.push(page, Pages::ONE);
+                    self.refresh(page, Pages::ONE);
                 }
             }
             from = to;
@@ -86,8 +89,7 @@ impl Compare {
     }
 
     /// Where the harvested content of `page` lies.
-    pub fn source(&self, page: usize) -> *const u8 {
-        // SAFETY: the tracker asks for pages below its limit only, and the shadow is that long.
-        unsafe { self.shadow.as_ptr().add(page * self.page).cast_const() }
+    pub fn source(&self, page: Page) -> *const u8 {
+        self.places(page).1.cast_const().cast()
     }
 }

@@ -11,6 +11,7 @@
 //! that many copies too many.
 
 use super::super::pages::PageRuns;
+use crate::units::{Page, Pages};
 
 /// A page is hot if it was reported in at least this many of the last 16 harvests.
 const ENOUGH: u32 = 8;
@@ -19,17 +20,17 @@ const CHOOSE: u64 = 16;
 /// Harvests for which a run is left out.
 const HOLD: u64 = 112;
 /// A run pays for its scan call from this many pages on.
-const SHORTEST: usize = 2;
+const SHORTEST: Pages = Pages::new(2);
 /// Runs left out at a time.
 const MOST_RUNS: usize = 8;
 /// Pages left out at a time, which bounds what a program that falls quiet pays.
-const MOST_PAGES: usize = 512;
+const MOST_PAGES: Pages = Pages::new(512);
 
 /// A run of pages left unprotected.
 #[derive(Clone, Copy, Debug)]
 struct HotRun {
-    first: usize,
-    count: usize,
+    first: Page,
+    count: Pages,
     /// The harvest that protects it again.
     until: u64,
 }
@@ -56,26 +57,26 @@ impl Hot {
             let stays = now < run.until;
             if !stays {
                 // Their reports while left out say nothing.
-                history[run.first..run.first + run.count].fill((0, 0));
+                history[run.first.get()..(run.first + run.count).get()].fill((0, 0));
             }
             stays
         });
     }
 
     /// The runs left out, ascending, as `(first, count)`.
-    pub fn runs(&self) -> impl Iterator<Item = (usize, usize)> + '_ {
+    pub fn runs(&self) -> impl Iterator<Item = (Page, Pages)> + '_ {
         self.runs.iter().map(|run| (run.first, run.count))
     }
 
     /// The harvest that began last reported these pages.
     pub fn learn(&mut self, reported: &PageRuns) {
-        let Some(end) = reported.iter().last().map(|(first, count)| first + count) else { return };
+        let Some(end) = reported.iter().last().map(|(first, count)| (first + count).get()) else { return };
         if end > self.history.len() {
             self.history.resize(end, (0, 0));
         }
         let now = self.harvest as u16;
         for (first, count) in reported.iter() {
-            for (last, bits) in &mut self.history[first..first + count] {
+            for (last, bits) in &mut self.history[first.get()..(first + count).get()] {
                 let passed = now.wrapping_sub(*last);
                 *bits = if passed < 16 { *bits << passed | 1 } else { 1 };
                 *last = now;
@@ -89,15 +90,15 @@ impl Hot {
     fn choose(&mut self, reported: &PageRuns) {
         let mut found = PageRuns::new();
         for (first, count) in reported.iter() {
-            for page in first..first + count {
-                if self.history[page].1.count_ones() >= ENOUGH && !self.is_hot(page) {
-                    found.push(page, 1);
+            for page in first.run(count) {
+                if self.history[page.get()].1.count_ones() >= ENOUGH && !self.is_hot(page) {
+                    found.push(page, Pages::ONE);
                 }
             }
         }
         let mut found: Vec<_> = found.iter().filter(|&(_, count)| count >= SHORTEST).collect();
         found.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
-        let mut pages: usize = self.runs.iter().map(|run| run.count).sum();
+        let mut pages: Pages = self.runs.iter().map(|run| run.count).sum();
         for (first, count) in found {
             let count = count.min(MOST_PAGES - pages);
             if self.runs.len() == MOST_RUNS || count < SHORTEST {
@@ -109,7 +110,7 @@ impl Hot {
         self.runs.sort_by_key(|run| run.first);
     }
 
-    fn is_hot(&self, page: usize) -> bool {
+    fn is_hot(&self, page: Page) -> bool {
         let at = self.runs.partition_point(|run| run.first + run.count <= page);
         self.runs.get(at).is_some_and(|run| run.first <= page)
     }

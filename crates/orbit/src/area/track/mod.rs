@@ -21,6 +21,7 @@ use super::Engine;
 pub use super::pages::PageRuns;
 use crate::error::{Error, Kind, Result};
 use crate::generation::generation;
+use crate::units::{Address, Bytes, Page, Pages};
 use compare::Compare;
 use kernel::Kernel;
 use protect::Protect;
@@ -30,7 +31,7 @@ use written::{Shape, Written};
 /// Up to this many pages, `Auto` copies them all: 64 KiB are copied in 2 us out of the cache, and
 /// tracking takes 4 and, where another CPU has to be interrupted for it, 20 more (`area_costs`,
 /// `small_areas_by_engine`; `orbit bench call`).
-const COPIED_PAGES: usize = 16;
+const COPIED_PAGES: Pages = Pages::new(16);
 
 /// The engine at work.
 #[derive(Debug)]
@@ -44,24 +45,24 @@ enum Way {
 /// Finds the written pages of one range of memory. See the module's head.
 #[derive(Debug)]
 pub struct Tracker {
-    base: usize,
-    /// Bytes, a multiple of `page`.
-    limit: usize,
-    page: usize,
+    base: Address,
+    /// A multiple of `page`.
+    limit: Bytes,
+    page: Bytes,
     /// What was asked for; `Auto` and `Fork` leave the choice to us.
     asked: Engine,
     way: Way,
     /// Why the choice is not the usual one.
     note: Option<String>,
-    /// Pages looked at: `[0, used)`.
-    used: usize,
+    /// The first page that is not looked at.
+    used: Page,
     /// Pages that the next harvest reports whatever the engine says. Below `used`.
     pending: PageRuns,
     /// Whether pages that were never touched read as zeros, as they do where nothing was ever sent:
     /// then they need not be.
     zeroes: bool,
-    /// Bytes from the base on that may be huge pages.
-    huge: usize,
+    /// From the base on, what may be huge pages.
+    huge: Bytes,
     /// The process it works in, see [`super::forked`].
     generation: u64,
 }
@@ -73,8 +74,8 @@ impl Tracker {
     /// # Errors
     /// `Unsupported` when the engine asked for is not available here, with the facility that is
     /// missing. `Auto` always finds one that works.
-    pub fn new(base: usize, limit: usize, engine: Engine) -> Result<Tracker> {
-        Self::make(base, limit, engine, false, 0)
+    pub fn new(base: Address, limit: Bytes, engine: Engine) -> Result<Tracker> {
+        Self::make(base, limit, engine, false, Bytes::ZERO)
     }
 
     /// The same of new anonymous memory, of which the first `huge` bytes may be huge pages. Pages
@@ -82,19 +83,19 @@ impl Tracker {
     ///
     /// # Errors
     /// As [`Tracker::new`].
-    pub fn over_zeroes(base: usize, limit: usize, engine: Engine, huge: usize) -> Result<Tracker> {
+    pub fn over_zeroes(base: Address, limit: Bytes, engine: Engine, huge: Bytes) -> Result<Tracker> {
         Self::make(base, limit, engine, true, huge)
     }
 
-    fn make(base: usize, limit: usize, engine: Engine, zeroes: bool, huge: usize) -> Result<Tracker> {
+    fn make(base: Address, limit: Bytes, engine: Engine, zeroes: bool, huge: Bytes) -> Result<Tracker> {
         let mut tracker = Tracker {
             base,
             limit,
-            page: orbit_linux::map::page_size(),
+            page: Bytes::new(orbit_linux::map::page_size()),
             asked: engine,
             way: Way::Copy,
             note: None,
-            used: 0,
+            used: Page::ZERO,
             pending: PageRuns::new(),
             zeroes,
             huge,
@@ -106,7 +107,7 @@ impl Tracker {
         match engine {
             Engine::Auto | Engine::Fork | Engine::Copy => {}
             Engine::Track => {
-                tracker.way = tracker.track(0).map_err(|why| refused(why, "engine auto or compare"))?;
+                tracker.way = tracker.track(Page::ZERO).map_err(|why| refused(why, "engine auto or compare"))?;
             }
             Engine::Compare => {
                 let compare = Compare::new(base, limit, tracker.page);
@@ -123,10 +124,10 @@ impl Tracker {
     }
 
     /// The `track` engine, for an area of which the pages below `known` were harvested before.
-    fn track(&self, known: usize) -> std::result::Result<Way, String> {
+    fn track(&self, known: Page) -> std::result::Result<Way, String> {
         let kernel = Kernel::open().map_err(|missing| missing.reason())?;
         let fresh = self.zeroes.then_some(known);
-        let shape = Shape { base: self.base, len: self.limit, page: self.page, huge: self.huge / self.page, fresh };
+        let shape = Shape { base: self.base, len: self.limit, page: self.page, huge: self.huge.page(self.page), fresh };
         let written = Written::new(kernel, shape);
         written.map(Way::Track).map_err(|error| format!("userfaultfd refused the range: {error}"))
     }
@@ -152,10 +153,10 @@ impl Tracker {
 
     /// Goes over to comparing, after `why`. The pages below `known` count as written, as what the
     /// engine before knew is gone; others were never sent, and the shadow is all zeros as well.
-    fn degrade(&mut self, why: String, known: usize) -> io::Result<()> {
+    fn degrade(&mut self, why: String, known: Page) -> io::Result<()> {
         self.way = Way::Compare(Compare::new(self.base, self.limit, self.page)?);
         self.note = Some(why);
-        self.pending.push(0, known);
+        self.pending.push(Page::ZERO, known - Page::ZERO);
         Ok(())
     }
 
@@ -175,9 +176,9 @@ impl Tracker {
     ///
     /// # Errors
     /// `Forked` in another process than the one it was made in.
-    pub fn grow(&mut self, used_pages: usize) -> Result<()> {
+    pub fn grow(&mut self, used_pages: Pages) -> Result<()> {
         self.ours()?;
-        let used = used_pages.min(self.limit / self.page);
+        let used = Page::ZERO + used_pages.min(self.limit.whole_pages(self.page));
         if used <= self.used {
             return Ok(());
         }
@@ -186,11 +187,11 @@ impl Tracker {
         if !self.zeroes {
             self.pending.push(known, used - known);
         }
-        if self.chooses() && self.used > COPIED_PAGES && matches!(self.way, Way::Copy) && self.note.is_none() {
+        if self.chooses() && self.used_pages() > COPIED_PAGES && matches!(self.way, Way::Copy) && self.note.is_none() {
             match self.track(known) {
                 Ok(way) => {
                     self.way = way;
-                    self.pending.push(0, known);
+                    self.pending.push(Page::ZERO, known - Page::ZERO);
                 }
                 Err(why) => {
                     if let Err(error) = self.degrade(why.clone(), known) {
@@ -214,7 +215,7 @@ impl Tracker {
         match self.track(self.used) {
             Ok(way) => {
                 self.way = way;
-                self.pending.push(0, self.used);
+                self.pending.push(Page::ZERO, self.used_pages());
                 Ok(true)
             }
             Err(why) if self.chooses() => self.degrade(why, self.used).map(|()| true),
@@ -233,7 +234,7 @@ impl Tracker {
     ///
     /// # Errors
     /// `Forked`, or `System` when the kernel rejects the scan.
-    pub fn peek(&mut self, stop_after: usize) -> Result<usize> {
+    pub fn peek(&mut self, stop_after: Pages) -> Result<Pages> {
         self.ours()?;
         let anew = |error| Error::system("counting the written pages of an area", error);
         if self.begin_anew_if_lost().map_err(anew)? || self.pending.pages() >= stop_after {
@@ -241,7 +242,7 @@ impl Tracker {
         }
         let mut pages = self.pending.clone();
         match &mut self.way {
-            Way::Copy => return Ok(self.used.min(stop_after)),
+            Way::Copy => return Ok(self.used_pages().min(stop_after)),
             Way::Compare(compare) => compare.peek(self.used, stop_after, &mut pages),
             Way::Track(written) => {
                 let status = written.peek(self.used, stop_after, &mut pages);
@@ -280,14 +281,14 @@ impl Tracker {
     }
 
     /// Whether each harvest reports exactly the first `used` pages, whatever was written.
-    pub fn sends_all(&self, used: usize) -> bool {
-        matches!(self.way, Way::Copy) && self.asked != Engine::Fork && self.used == used
+    pub fn sends_all(&self, used: Pages) -> bool {
+        matches!(self.way, Way::Copy) && self.asked != Engine::Fork && self.used_pages() == used
     }
 
     fn fetch(&mut self) -> io::Result<()> {
         match &mut self.way {
             Way::Copy => {
-                self.pending.push(0, self.used);
+                self.pending.push(Page::ZERO, self.used - Page::ZERO);
                 Ok(())
             }
             Way::Compare(compare) => {
@@ -302,7 +303,7 @@ impl Tracker {
     /// Main is about to write to `pages` pages from `first` on: where each first write would be a
     /// fault it no longer is, and they are reported by the next harvest. Engines without such
     /// faults do nothing.
-    pub fn announce(&self, first: usize, pages: usize) {
+    pub fn announce(&self, first: Page, pages: Pages) {
         if let Way::Track(written) = &self.way {
             // Where the kernel fails, the writes are noticed one by one, as always.
             let _ = written.announce(first, pages);
@@ -311,26 +312,23 @@ impl Tracker {
 
     /// Makes the next harvest report `pages` pages from `first` on: for changes that the engine
     /// cannot see, as `MADV_DONTNEED`. Pages not looked at yet are reported anyway when they are.
-    pub fn mark(&mut self, first: usize, pages: usize) {
-        let end = (first + pages).min(self.used);
-        if first < end {
-            self.pending.push(first, end - first);
-        }
+    pub fn mark(&mut self, first: Page, pages: Pages) {
+        self.pending.push(first, first.pages_to((first + pages).min(self.used)));
     }
 
     /// From where a snapshot copies `page` after a harvest: the area, or the shadow of `compare`.
     /// Readable for a page as long as the tracker lives; the content of one taken from the area may
     /// change while it is being copied, and is then reported by the next harvest.
-    pub fn source(&self, page: usize) -> *const u8 {
-        debug_assert!(page < self.limit / self.page);
+    pub fn source(&self, page: Page) -> *const u8 {
+        debug_assert!(page.offset(self.page) < self.limit);
         match &self.way {
             Way::Compare(compare) => compare.source(page),
-            _ => std::ptr::with_exposed_provenance(self.base + page * self.page),
+            _ => (self.base + page.offset(self.page)).pointer(),
         }
     }
 
     /// How many pages are looked at.
-    pub fn used_pages(&self) -> usize {
-        self.used
+    pub fn used_pages(&self) -> Pages {
+        self.used - Page::ZERO
     }
 }

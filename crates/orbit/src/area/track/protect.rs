@@ -14,6 +14,7 @@ use super::super::fault;
 use super::super::pages::PageRuns;
 use crate::generation::generation;
 use crate::per_process::{Inherit, PerProcess};
+use crate::units::{Address, Bytes, Page, Pages};
 use orbit_linux::map;
 use orbit_linux::signals::{self, Action, Blocked, Set};
 use std::io;
@@ -30,9 +31,9 @@ const LATE_FAULTS: u32 = 64;
 /// reading it.
 #[derive(Debug)]
 struct Watched {
-    base: usize,
-    len: usize,
-    page: usize,
+    base: Address,
+    len: Bytes,
+    page: Bytes,
     /// The process that watches.
     generation: u64,
     /// Guards `noted` and the protection of the pages.
@@ -73,40 +74,63 @@ impl Watched {
     }
 
     /// Changes the protection of `count` pages from `first` on. Async-signal-safe.
-    fn protect(&self, first: usize, count: usize, prot: i32) -> bool {
+    fn protect(&self, first: Page, count: Pages, prot: i32) -> bool {
+        let (start, len) = (self.base + first.offset(self.page), count.bytes(self.page));
         // SAFETY: the pages belong to the area this engine was made for; reading and writing them
         // keeps working, as the handler lets writes through.
-        unsafe { map::protect(self.base + first * self.page, count * self.page, prot) }.is_ok()
+        unsafe { map::protect(start.get(), len.get(), prot) }.is_ok()
     }
 
-    /// Lets the write to `addr` through. Runs in the signal handler.
-    fn fault(&self, addr: usize) {
-        let page = (addr - self.base) / self.page;
+    /// Makes all pages writable. Async-signal-safe.
+    fn unprotect_all(&self) -> bool {
+        self.protect(Page::ZERO, self.len.whole_pages(self.page), libc::PROT_READ | libc::PROT_WRITE)
+    }
+
+    /// Lets the write to the page at this offset through. Runs in the signal handler.
+    fn fault(&self, offset: Bytes) {
+        let page = offset.page(self.page);
         if self.generation != generation() {
             // A child's copy of its parent's memory: nobody asks for it.
-            if !self.protect(page, 1, libc::PROT_READ | libc::PROT_WRITE) {
-                self.protect(0, self.len / self.page, libc::PROT_READ | libc::PROT_WRITE);
+            if !self.protect(page, Pages::ONE, libc::PROT_READ | libc::PROT_WRITE) {
+                self.unprotect_all();
             }
             return;
         }
         self.lock();
-        if !self.protect(page, 1, libc::PROT_READ | libc::PROT_WRITE) {
+        if !self.protect(page, Pages::ONE, libc::PROT_READ | libc::PROT_WRITE) {
             // No more mappings can be made: give the whole range up until the next harvest.
-            self.protect(0, self.len / self.page, libc::PROT_READ | libc::PROT_WRITE);
+            self.unprotect_all();
             self.all.store(true, Ordering::Relaxed);
         }
-        self.noted[page / 64].fetch_or(1 << (page % 64), Ordering::Relaxed);
+        self.note(page);
         self.unlock();
+    }
+
+    /// The word of `noted` that a page has, and its bit there.
+    fn bit(&self, page: Page) -> (&AtomicU64, u64) {
+        (&self.noted[page.get() / 64], 1 << (page.get() % 64))
+    }
+
+    /// Notes a page as written.
+    fn note(&self, page: Page) {
+        let (word, bit) = self.bit(page);
+        word.fetch_or(bit, Ordering::Relaxed);
+    }
+
+    /// Whether a page is noted.
+    fn is_noted(&self, page: Page) -> bool {
+        let (word, bit) = self.bit(page);
+        word.load(Ordering::Relaxed) & bit != 0
     }
 }
 
 /// The handler. Everything it calls is async-signal-safe; it runs with all signals blocked.
 extern "C" fn on_segv(signal: i32, info: *mut libc::siginfo_t, context: *mut libc::c_void) {
     // SAFETY: the kernel passes a valid siginfo to a handler installed with SA_SIGINFO.
-    let (addr, code) = unsafe { ((*info).si_addr() as usize, (*info).si_code) };
+    let (address, code) = unsafe { (Address::of((*info).si_addr()), (*info).si_code) };
     // SAFETY: errno belongs to this thread; the interrupted code must find it as it was.
     let errno = unsafe { *libc::__errno_location() };
-    let ours = code > 0 && resolve(addr);
+    let ours = code > 0 && resolve(address);
     // SAFETY: as above.
     unsafe { *libc::__errno_location() = errno };
     if !ours {
@@ -114,17 +138,15 @@ extern "C" fn on_segv(signal: i32, info: *mut libc::siginfo_t, context: *mut lib
     }
 }
 
-/// Finds the area of `addr` and lets the write through; false if it is no affair of ours.
-fn resolve(addr: usize) -> bool {
+/// Finds the area of an address and lets the write through; false if it is no affair of ours.
+fn resolve(address: Address) -> bool {
     for slot in &WATCHED {
         // SAFETY: slots hold null or a `Watched` that is never freed.
         let Some(watched) = (unsafe { slot.load(Ordering::Acquire).as_ref() }) else { continue };
-        if addr < watched.base || addr >= watched.base + watched.len {
-            continue;
-        }
+        let Some(offset) = address.offset_from(watched.base).filter(|offset| *offset < watched.len) else { continue };
         let passes = watched.retired.load(Ordering::Acquire);
         if passes == 0 {
-            watched.fault(addr);
+            watched.fault(offset);
             return true;
         }
         // The range was made writable after this thread had faulted: trying again is enough.
@@ -206,8 +228,8 @@ pub(super) struct Protect {
 
 impl Protect {
     /// Starts watching. Every page is writable and counts as written until the first harvest.
-    pub fn new(base: usize, len: usize, page: usize) -> io::Result<Self> {
-        let pages = len / page;
+    pub fn new(base: Address, len: Bytes, page: Bytes) -> io::Result<Self> {
+        let pages = len.whole_pages(page).get();
         let noted = (0..pages.div_ceil(64))
             .map(|word| AtomicU64::new(if pages - word * 64 >= 64 { u64::MAX } else { (1 << (pages % 64)) - 1 }))
             .collect();
@@ -246,25 +268,17 @@ impl Protect {
         Ok(Protect { watched })
     }
 
-    /// How many of the first `used` pages are noted, counting no further than `stop_after`.
-    pub fn peek(&self, used: usize, stop_after: usize, out: &mut PageRuns) {
-        let mut found = 0;
+    /// Adds the noted pages below `used` to `out`, no more than `stop_after`.
+    pub fn peek(&self, used: Page, stop_after: Pages, out: &mut PageRuns) {
         let all = self.watched.all.load(Ordering::Relaxed);
-        for page in 0..used {
-            if all || self.watched.noted[page / 64].load(Ordering::Relaxed) >> (page % 64) & 1 == 1 {
-                out.push(page, 1);
-                found += 1;
-                if found == stop_after {
-                    return;
-                }
-            }
-        }
+        let noted = Page::ZERO.until(used).filter(|&page| all || self.watched.is_noted(page));
+        noted.take(stop_after.get()).for_each(|page| out.push(page, Pages::ONE));
     }
 
-    /// Adds the noted pages of the first `used` to `pending` and makes them read-only.
-    pub fn harvest(&mut self, used: usize, pending: &mut PageRuns) -> io::Result<()> {
-        let step = fault::step(1 << 12).next_multiple_of(64);
-        let mut from = 0;
+    /// Adds the noted pages below `used` to `pending` and makes them read-only.
+    pub fn harvest(&mut self, used: Page, pending: &mut PageRuns) -> io::Result<()> {
+        let step = fault::step(Pages::new(1 << 12)).get().next_multiple_of(64);
+        let mut from = Page::ZERO;
         if self.watched.all.load(Ordering::Relaxed) {
             let _quiet = Blocked::all();
             self.watched.lock();
@@ -275,17 +289,16 @@ impl Protect {
             self.watched.unlock();
         }
         while from < used {
-            let to = (from + step).min(used);
+            let to = (from + Pages::new(step)).min(used);
             fault::check()?;
             let mut runs = PageRuns::new();
             let quiet = Blocked::all();
             self.watched.lock();
-            for page in from..to {
-                let word = &self.watched.noted[page / 64];
-                let bit = 1 << (page % 64);
+            for page in from.until(to) {
+                let (word, bit) = self.watched.bit(page);
                 if word.load(Ordering::Relaxed) & bit != 0 {
                     word.fetch_and(!bit, Ordering::Relaxed);
-                    runs.push(page, 1);
+                    runs.push(page, Pages::ONE);
                 }
             }
             let mut refused = None;
@@ -295,9 +308,7 @@ impl Protect {
                 }
                 if refused.is_some() {
                     // Still writable, so still noted.
-                    for page in first..first + count {
-                        self.watched.noted[page / 64].fetch_or(1 << (page % 64), Ordering::Relaxed);
-                    }
+                    first.run(count).for_each(|page| self.watched.note(page));
                 }
             }
             self.watched.unlock();
@@ -318,7 +329,7 @@ impl Drop for Protect {
         {
             let _quiet = Blocked::all();
             self.watched.lock();
-            self.watched.protect(0, self.watched.len / self.watched.page, libc::PROT_READ | libc::PROT_WRITE);
+            self.watched.unprotect_all();
             self.watched.retired.store(LATE_FAULTS + 1, Ordering::Release);
             self.watched.unlock();
         }

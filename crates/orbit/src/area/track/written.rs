@@ -12,25 +12,26 @@ use super::super::touched::touched;
 use super::chunks::{Chunks, Segment};
 use super::hot::Hot;
 use super::kernel::Kernel;
+use crate::units::{Address, Bytes, Page, Pages};
 use std::io;
 use std::sync::Arc;
 
 /// Pages that one scan call covers: 64 MiB.
-const STEP: usize = 16 << 10;
+const STEP: Pages = Pages::new(16 << 10);
 
 /// What the range is like.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Shape {
-    pub base: usize,
-    /// Bytes, whole pages.
-    pub len: usize,
-    /// Bytes of a page.
-    pub page: usize,
-    /// Pages from the base on that the kernel may keep as huge pages.
-    pub huge: usize,
+    pub base: Address,
+    /// Whole pages.
+    pub len: Bytes,
+    /// Of a page.
+    pub page: Bytes,
+    /// The kernel may keep the pages below it as huge pages.
+    pub huge: Page,
     /// Pages from here on were not harvested yet, and read as zeros where they were never touched.
     /// `None`: any page may hold something.
-    pub fresh: Option<usize>,
+    pub fresh: Option<Page>,
 }
 
 /// One registered range.
@@ -39,7 +40,7 @@ pub(super) struct Written {
     kernel: Arc<Kernel>,
     shape: Shape,
     /// Pages in a huge page.
-    unit: usize,
+    unit: Pages,
     hot: Hot,
     /// Where pages that were never touched need not be sent: the chunks that are scanned.
     chunks: Option<Chunks>,
@@ -52,55 +53,62 @@ pub(super) struct Written {
 impl Written {
     /// Registers the range. Every page counts as written until the first harvest.
     pub fn new(kernel: Arc<Kernel>, shape: Shape) -> io::Result<Self> {
-        kernel.uffd.get()?.register_wp(shape.base, shape.len)?;
-        let unit = (2 << 20) / shape.page;
+        kernel.uffd.get()?.register_wp(shape.base.get(), shape.len.get())?;
+        let unit = Bytes::new(2 << 20).whole_pages(shape.page);
         let chunks = shape.fresh.is_some().then(|| Chunks::new(shape.base, shape.page));
         Ok(Written { kernel, shape, unit, chunks, hot: Hot::default(), beyond: PageRuns::new(), found: Vec::new() })
     }
 
     /// The address of a page.
-    fn at(&self, page: usize) -> usize {
-        self.shape.base + page * self.shape.page
+    fn at(&self, page: Page) -> usize {
+        (self.shape.base + page.offset(self.shape.page)).get()
+    }
+
+    /// The run of pages from one address to another, as a scan found it.
+    fn run(&self, (start, end): (usize, usize)) -> (Page, Pages) {
+        let offset = Address::new(start) - self.shape.base;
+        (offset.page(self.shape.page), (Address::new(end) - Address::new(start)).whole_pages(self.shape.page))
     }
 
     /// Lets pages be written without a fault for each; they read as written, as if they had been.
-    pub fn announce(&self, first: usize, pages: usize) -> io::Result<()> {
-        self.kernel.uffd.get()?.write_protect(self.at(first), pages * self.shape.page, false)
+    pub fn announce(&self, first: Page, pages: Pages) -> io::Result<()> {
+        self.kernel.uffd.get()?.write_protect(self.at(first), pages.bytes(self.shape.page).get(), false)
     }
 
-    /// Adds written pages of the first `used` to `out`, without protecting, until `stop_after` are
+    /// Adds written pages below `used` to `out`, without protecting, until `stop_after` are
     /// found.
-    pub fn peek(&mut self, used: usize, stop_after: usize, out: &mut PageRuns) -> io::Result<()> {
+    pub fn peek(&mut self, used: Page, stop_after: Pages, out: &mut PageRuns) -> io::Result<()> {
         let known = self.shape.fresh.map_or(used, |fresh| fresh.min(used));
         self.found.clear();
-        let mut found = 0;
-        for Segment { first, end, known } in self.segments(0, known) {
+        let mut found = Pages::ZERO;
+        for Segment { first, end, known } in self.segments(Page::ZERO, known) {
             if found >= stop_after {
                 break;
             }
-            let (start, end, most) = (self.at(first), self.at(end), stop_after - found);
+            let (start, end, most) = (self.at(first), self.at(end), (stop_after - found).get());
             let pagemap = self.kernel.pagemap.get()?;
-            found += if known {
+            found += Pages::new(if known {
                 pagemap.scan_written(start, end, false, most, &mut self.found)?
             } else {
                 pagemap.scan_populated(start, end, most, &mut self.found)?
-            };
+            });
         }
-        for &(start, end) in &self.found {
-            out.push((start - self.shape.base) / self.shape.page, (end - start) / self.shape.page);
+        for &range in &self.found {
+            let (first, count) = self.run(range);
+            out.push(first, count);
         }
         if known < used && found < stop_after && !touched(self.shape.base, self.shape.page, known, used - known, out) {
             out.push(known, used - known);
         }
         for (first, count) in self.hot.runs() {
-            out.push(first, count.min(used.saturating_sub(first)));
+            out.push(first, count.min(first.pages_to(used)));
         }
         Ok(())
     }
 
-    /// Adds the written pages of the first `used` to `pending` and protects them. After an error
+    /// Adds the written pages below `used` to `pending` and protects them. After an error
     /// `pending` has all pages that may have lost their note.
-    pub fn harvest(&mut self, used: usize, pending: &mut PageRuns) -> io::Result<()> {
+    pub fn harvest(&mut self, used: Page, pending: &mut PageRuns) -> io::Result<()> {
         self.hot.begin();
         let earlier = std::mem::take(&mut self.beyond);
         for (first, count) in earlier.iter() {
@@ -108,7 +116,7 @@ impl Written {
         }
         let known = self.shape.fresh.map_or(used, |fresh| fresh.min(used));
         let hot: Vec<_> = self.hot.runs().collect();
-        let mut from = 0;
+        let mut from = Page::ZERO;
         for (first, count) in hot {
             if first >= known {
                 break;
@@ -119,7 +127,7 @@ impl Written {
         }
         self.scan(from, known, used, pending)?;
         // A huge page is scanned whole, or the kernel splits it.
-        let end = if used < self.shape.huge { used.next_multiple_of(self.unit).min(self.shape.huge) } else { used };
+        let end = if used < self.shape.huge { used.up_to(self.unit).min(self.shape.huge) } else { used };
         if known < end {
             self.scan_fresh(known, end, used, pending)?;
         }
@@ -130,7 +138,7 @@ impl Written {
     /// Scans pages that come into use, and leaves out those that nobody has touched: they read as
     /// zeros, as they do where nothing was ever sent. After they were protected, as a write before
     /// that is no longer noted.
-    fn scan_fresh(&mut self, known: usize, end: usize, used: usize, pending: &mut PageRuns) -> io::Result<()> {
+    fn scan_fresh(&mut self, known: Page, end: Page, used: Page, pending: &mut PageRuns) -> io::Result<()> {
         let mut new = PageRuns::new();
         let status = self.scan(known, end, used, &mut new);
         if status.is_err() || self.shape.fresh.is_none() || used <= known {
@@ -148,16 +156,16 @@ impl Written {
     }
 
     /// Pages `from..to` as runs that are scanned, and runs in which nothing was touched so far.
-    fn segments(&self, from: usize, to: usize) -> Vec<Segment> {
+    fn segments(&self, from: Page, to: Page) -> Vec<Segment> {
         match &self.chunks {
             Some(chunks) => chunks.segments(from, to),
             None => vec![Segment { first: from, end: to, known: true }],
         }
     }
 
-    /// Finds what was written of pages `from..to` and protects it, of which the first `used` are
+    /// Finds what was written of pages `from..to` and protects it, of which those below `used` are
     /// reported now.
-    fn scan(&mut self, from: usize, to: usize, used: usize, pending: &mut PageRuns) -> io::Result<()> {
+    fn scan(&mut self, from: Page, to: Page, used: Page, pending: &mut PageRuns) -> io::Result<()> {
         for Segment { first, end, known } in self.segments(from, to) {
             if known {
                 self.scan_known(first, end, used, pending)?;
@@ -170,7 +178,7 @@ impl Written {
 
     /// Looks for chunks that were touched since, and scans those. Their untouched pages are left
     /// out, after all of them were protected, as a write before that is no longer noted.
-    fn scan_unknown(&mut self, from: usize, to: usize, used: usize, pending: &mut PageRuns) -> io::Result<()> {
+    fn scan_unknown(&mut self, from: Page, to: Page, used: Page, pending: &mut PageRuns) -> io::Result<()> {
         fault::check()?;
         let mut there = std::mem::take(&mut self.found);
         there.clear();
@@ -180,10 +188,10 @@ impl Written {
             .get()
             .and_then(|pagemap| pagemap.scan_populated(self.at(from), self.at(to), 0, &mut there));
         let mut chunks = PageRuns::new();
+        let runs: Vec<_> = there.iter().map(|&range| self.run(range)).collect();
         if let (Ok(_), Some(known)) = (&status, &mut self.chunks) {
-            for &(start, end) in &there {
-                let first = (start - self.shape.base) / self.shape.page;
-                let (low, high) = known.learn(first, (end - start) / self.shape.page);
+            for (first, count) in runs {
+                let (low, high) = known.learn(first, count);
                 let low = low.max(from);
                 chunks.push(low, high.min(to) - low);
             }
@@ -208,14 +216,14 @@ impl Written {
         status
     }
 
-    /// Scans pages `from..to` in steps, of which the first `used` are reported now.
-    fn scan_known(&mut self, mut from: usize, to: usize, used: usize, pending: &mut PageRuns) -> io::Result<()> {
+    /// Scans pages `from..to` in steps, of which those below `used` are reported now.
+    fn scan_known(&mut self, mut from: Page, to: Page, used: Page, pending: &mut PageRuns) -> io::Result<()> {
         let step = fault::step(STEP);
         while from < to {
             let mut until = (from + step).min(to);
             if until < self.shape.huge && until < to {
                 // Not through the middle of a huge page, which the kernel would split.
-                until = (until / self.unit * self.unit).max(from + 1);
+                until = until.down_to(self.unit).max(from + Pages::ONE);
             }
             fault::check()?;
             self.found.clear();
@@ -229,9 +237,9 @@ impl Written {
                 return Err(error);
             }
             let found = std::mem::take(&mut self.found);
-            for &(start, end) in &found {
-                let first = (start - self.shape.base) / self.shape.page;
-                self.keep(first, (end - start) / self.shape.page, used, pending);
+            for &range in &found {
+                let (first, count) = self.run(range);
+                self.keep(first, count, used, pending);
             }
             self.found = found;
             from = until;
@@ -241,7 +249,7 @@ impl Written {
 
     /// Adds a run to what is reported now, and what of it is not in use yet to what is reported
     /// when it is.
-    fn keep(&mut self, first: usize, count: usize, used: usize, pending: &mut PageRuns) {
+    fn keep(&mut self, first: Page, count: Pages, used: Page, pending: &mut PageRuns) {
         let now = used.clamp(first, first + count) - first;
         pending.push(first, now);
         self.beyond.push(first + now, count - now);
@@ -263,7 +271,8 @@ impl Drop for Written {
         if self.kernel.is_ours() {
             // The range may be unmapped already, which ended the tracking as well: nothing is left
             // to do then.
-            let _ = self.kernel.uffd.get().and_then(|uffd| uffd.unregister(self.shape.base, self.shape.len));
+            let _ =
+                self.kernel.uffd.get().and_then(|uffd| uffd.unregister(self.shape.base.get(), self.shape.len.get()));
         }
     }
 }
