@@ -33,6 +33,10 @@ __asm__(".text\n"
 #define TAIL_SEARCHED 4096
 /* Bytes that the log keeps free for entries that cannot wait for room. */
 #define LOG_RESERVE (1u << 20)
+/* Bytes of the log whose pages are mapped together: no more than a sixteenth of the smallest log. */
+#define LOG_PART (256u << 10)
+/* MADV_POPULATE_READ, Linux 5.14. It maps what the keeper has prepared, sixteen pages at a time, and shared memory writable. */
+#define POPULATE_READ 22
 /* How long a thread waits for the keeper at a safe point, in steps of PARK_STEP_NS. */
 #define PARK_STEPS 40
 #define PARK_STEP_NS 25000000
@@ -136,6 +140,26 @@ static void note_closed(const struct keep_call *call)
         kind_of[call->fd] = 0;
 }
 
+/* The log has come to its next part. */
+static __attribute__((noinline)) void next_part(uint64_t at, uint64_t next)
+{
+    /* In its first round its pages are mapped together: a fault for each would cost several times as much. A kernel that cannot do it faults. */
+    if (next < keep_orders->log_bytes)
+        keep_plain(SYS_madvise, (long)entry_at(next & ~(uint64_t)(LOG_PART - 1)), LOG_PART, POPULATE_READ, 0, 0, 0);
+    /* Sixteen times a round the keeper sees how full the log is. */
+    if ((at ^ next) & ~(keep_orders->log_bytes / 16 - 1))
+        keep_ring();
+}
+
+/* The entry that ends at `next` is whole. */
+static inline void advance(uint64_t at, uint64_t next)
+{
+    ORDER();
+    keep_both->head = next;
+    if (__builtin_expect(((at ^ next) & ~(uint64_t)(LOG_PART - 1)) != 0, 0))
+        next_part(at, next);
+}
+
 static void append(struct keep_call *call, long ret)
 {
     uint64_t at = keep_both->head;
@@ -152,12 +176,7 @@ static void append(struct keep_call *call, long ret)
     if (brings_input(call, ret))
         keep_both->last_input = at;
     note_closed(call);
-    uint64_t next = at + size_of(entry);
-    ORDER();
-    keep_both->head = next;
-    /* Sixteen times a round the keeper sees how full the log is. */
-    if ((at ^ next) & ~(keep_orders->log_bytes / 16 - 1))
-        keep_ring();
+    advance(at, at + size_of(entry));
 }
 
 static void take_bytes(struct keep_call *call, const struct keep_entry *entry)
@@ -439,6 +458,35 @@ void keep_cancel(void)
 {
     if (keep_is_logging() && keep_news->busy != 0)
         finish();
+}
+
+/* A server asks for the time several times a request: keep_begin, the clock and keep_end in one. */
+int keep_record_clock(clockid_t clock, struct timespec *to)
+{
+    if (!keep_log || keep_both->mode != KEEP_RECORD || keep_signals->taken != keep_signals->come)
+        return 0;
+    const uint64_t bytes = sizeof(struct keep_entry) + sizeof *to;
+    if (keep_both->head + bytes + LOG_RESERVE > keep_orders->oldest + keep_orders->log_bytes)
+        return 0;
+    keep_news->busy++;
+    ORDER();
+    keep_under_way = 1;
+    ORDER();
+    if (__builtin_expect(keep_clock_gettime(clock, to) != 0, 0)) {
+        /* It fails again, the long way. */
+        keep_under_way = 0;
+        finish();
+        return 0;
+    }
+    uint64_t at = keep_both->head;
+    struct keep_entry *entry = entry_at(at);
+    *entry = (struct keep_entry){.nr = SYS_clock_gettime, .fd = clock, .bytes = sizeof *to};
+    memcpy(entry + 1, to, sizeof *to);
+    advance(at, at + bytes);
+    keep_under_way = 0;
+    deliver_after();
+    finish();
+    return 1;
 }
 
 static uint64_t now_ms(void)

@@ -74,6 +74,8 @@ extern long keep_logged(struct keep_call *call) HIDDEN;
 /* Begins a call that is not a system call (a fork, a clock): 1 when `*ret` is its answer from the log. Else make it and end with keep_end. */
 extern int keep_begin(struct keep_call *call, long *ret) HIDDEN;
 extern void keep_end(struct keep_call *call, long ret) HIDDEN;
+/* Reads the clock and logs it, if the program is being recorded and nothing else is to be done; else 0, and nothing was done. */
+extern int keep_record_clock(clockid_t clock, struct timespec *to) HIDDEN;
 /* In place of keep_end: the call was not made after all. */
 extern void keep_cancel(void) HIDDEN;
 extern uint64_t keep_hash(uint64_t hash, const void *at, size_t bytes) HIDDEN;

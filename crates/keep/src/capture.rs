@@ -1,8 +1,9 @@
 //! A checkpoint of a stopped program: what was written since the last one, its threads, its mappings, its open files.
 
 use crate::error::Error;
-use crate::files;
+use crate::files::FileState;
 use crate::objects::Objects;
+use crate::outside::Outside;
 use crate::pages::{Bytes, PAGE, Pool};
 use crate::place;
 use crate::space::{is_kept, is_reservation};
@@ -290,6 +291,9 @@ pub(crate) struct Kernel<'a> {
     pub batch: &'a mut Batch,
     /// How often the program's side has seen a stack for signals being set; `None`: it has no such side.
     pub stacks: Option<u32>,
+    /// What can be read from outside.
+    pub outside: Outside,
+    pub files: Vec<FileState>,
     /// The checkpoint before.
     pub before: Option<&'a State>,
 }
@@ -303,8 +307,8 @@ pub(crate) fn state(
 ) -> Result<State, Error> {
     let mut threads = threads(stopped, logged)?;
     let mut state = State { mappings, ..State::default() };
-    if let Some(Kernel { batch, stacks, before }) = kernel {
-        let objects = Objects::capture(stopped, batch)?;
+    if let Some(Kernel { batch, stacks, outside, files, before }) = kernel {
+        let objects = Objects::capture(stopped, batch, outside)?;
         let known = before.filter(|before| stacks.is_some() && before.stacks == stacks);
         for thread in &mut threads {
             let earlier = known.and_then(|known| known.threads.iter().find(|was| was.tid == thread.tid)?.stack);
@@ -319,8 +323,7 @@ pub(crate) fn state(
             thread.schedule = schedule(thread.tid).ok();
             thread.pending = pending(thread.tid, false).unwrap_or_default();
         }
-        (state.objects, state.stacks) = (Some(objects), stacks);
-        state.files = files::capture(stopped.process(), before.map_or(&[], |before| &before.files));
+        (state.objects, state.stacks, state.files) = (Some(objects), stacks, files);
     }
     state.threads = threads;
     Ok(state)

@@ -146,14 +146,19 @@ pub(crate) fn capture(process: &Process, before: &[FileState]) -> Vec<FileState>
     all(process, true, before)
 }
 
-/// Puts the descriptors back.
+/// The descriptors as they are, for [`restore`].
+pub(crate) fn now(process: &Process) -> Vec<FileState> {
+    all(process, false, &[])
+}
+
+/// Puts the descriptors back; `now`: as they are.
 pub(crate) fn restore(
     stopped: &mut Stopped<'_>,
     batch: &mut Batch,
     then: &[FileState],
+    now: Vec<FileState>,
     done: &mut Restored,
 ) -> Result<(), Error> {
-    let now = all(stopped.process(), false, &[]);
     let pid = stopped.pid();
     let mut by_number: BTreeMap<i32, &FileState> = now.iter().map(|file| (file.fd, file)).collect();
     let is_there = |was: &FileState, now: Option<&&FileState>| {
@@ -163,6 +168,7 @@ pub(crate) fn restore(
         })
     };
     let missing: Vec<&FileState> = then.iter().filter(|was| !is_there(was, by_number.get(&was.fd))).collect();
+    let mut is_changed = !missing.is_empty();
     let made: Vec<i32> = now.iter().map(|f| f.fd).filter(|fd| !then.iter().any(|was| was.fd == *fd)).collect();
     let mut gone: Vec<i32> = Vec::new();
     for was in missing {
@@ -215,10 +221,13 @@ pub(crate) fn restore(
             calls.push((libc::SYS_fcntl, [was.fd as u64, libc::F_SETFD as u64, to as u64, 0, 0, 0]));
         }
     }
+    is_changed |= !calls.is_empty();
     for some in calls.chunks(512) {
         batch.run(stopped, some)?;
     }
-    states(stopped, batch, &kept, done)
+    // As they are after the table is right again: a lock goes with any descriptor of its file that is closed.
+    let now = if is_changed { all(stopped.process(), false, &[]) } else { now };
+    states(stopped, batch, &kept, &now, done)
 }
 
 /// The file of a descriptor that is not there any more: ours if we hold it, else opened by its path.
@@ -242,9 +251,13 @@ fn reopened(was: &FileState, then: &[FileState], pid: i32) -> Option<OwnedFd> {
 }
 
 /// Puts back offsets, counts, timers, contents, locks; what cannot be is said.
-fn states(stopped: &mut Stopped<'_>, batch: &mut Batch, then: &[&FileState], done: &mut Restored) -> Result<(), Error> {
-    // As they are after the table is right again.
-    let now = all(stopped.process(), false, &[]);
+fn states(
+    stopped: &mut Stopped<'_>,
+    batch: &mut Batch,
+    then: &[&FileState],
+    now: &[FileState],
+    done: &mut Restored,
+) -> Result<(), Error> {
     for was in then {
         let Some(is) = now.iter().find(|file| file.fd == was.fd) else { continue };
         if was.first != was.fd && then.iter().any(|other| other.fd == was.first) {
@@ -265,7 +278,7 @@ fn states(stopped: &mut Stopped<'_>, batch: &mut Batch, then: &[&FileState], don
         }
         locks(stopped, batch, was, is, done)?;
     }
-    pipes(stopped.process(), then, &now, done);
+    pipes(stopped.process(), then, now, done);
     Ok(())
 }
 

@@ -10,6 +10,7 @@ use crate::attach::Attached;
 use crate::bell::Bell;
 use crate::board::{Board, Pauses, Row};
 use crate::desk::Counter;
+use crate::early::{self, Early};
 use crate::error::Error;
 use crate::family::Family;
 use crate::kept::{Kept, Policy, Taken};
@@ -36,8 +37,6 @@ const PUT_BACK_LIMIT: Duration = Duration::from_secs(2);
 const SETTLED: Duration = Duration::from_millis(25);
 /// And how much later it comes at the latest.
 const AFTER_RECOVERY: Duration = Duration::from_millis(100);
-/// Bytes of the log that a replay from the newest checkpoint should have at most: some 15,000 calls, 10 ms. More brings an early checkpoint.
-const MOST_REPLAYED: u64 = 1 << 20;
 /// How often that is seen to.
 const LOG_STEP: Duration = Duration::from_millis(25);
 /// How long at least the environment stays changed, after the program has come past its crash.
@@ -100,6 +99,7 @@ pub(crate) struct Keeper {
     wishes: u32,
     started: Instant,
     log_lost: u32,
+    early: Early,
     /// How long the environment stays changed.
     changed_until: Option<Instant>,
     hung: Option<hang::Hung>,
@@ -189,6 +189,7 @@ impl Keeper {
             wishes: 0,
             started: Instant::now(),
             log_lost: 0,
+            early: Early::default(),
             changed_until: None,
             hung: None,
         }
@@ -245,6 +246,7 @@ impl Keeper {
                 continue;
             }
             self.end_of_replay();
+            self.shared.prepare_log();
             self.hung_again();
             if let Some(order) = orders.as_ref().and_then(Counter::next) {
                 self.ordered(order);
@@ -260,10 +262,7 @@ impl Keeper {
                 // What is before the request is not needed any more.
                 self.shared.set_oldest(self.shared.moment());
             }
-            let is_early = is_known
-                && !is_request_mode
-                && Instant::now() >= settled
-                && self.shared.log_used_since(self.kept.newest_log()) > MOST_REPLAYED.min(self.shared.log_bytes() / 4);
+            let is_early = is_known && !is_request_mode && Instant::now() >= settled && self.is_worth_a_checkpoint();
             if !is_known && !self.has_begun() {
                 due = Instant::now() + BEGIN_STEP;
             } else if is_known && !is_early && self.is_superfluous() {
@@ -385,9 +384,16 @@ impl Keeper {
             && self.shared.log_used_since(self.kept.newest_log()) == 0
     }
 
+    /// Whether a replay from the newest checkpoint would be so long that an early one pays; whatever it costs when the log gets full.
+    fn is_worth_a_checkpoint(&self) -> bool {
+        let used = self.shared.log_used_since(self.kept.newest_log());
+        used > self.shared.log_bytes() / 4 || (used > early::LEAST_REPLAYED && self.early.may(Instant::now()))
+    }
+
     /// Takes a checkpoint, or puts it off.
     fn checkpoint(&mut self) -> bool {
         let wishes = self.shared.wishes();
+        let mut since = Instant::now();
         let mut taken = self.kept.checkpoint(&self.shared);
         if matches!(taken, Ok(Taken::Unsafe)) && self.shared.has_log() {
             self.shared.ask();
@@ -395,11 +401,14 @@ impl Keeper {
             while !self.shared.is_parked() && self.shared.crash().is_none() && Instant::now() < end {
                 self.shared.wait_bell(self.shared.bell(), Duration::from_millis(1));
             }
+            since = Instant::now();
             taken = self.kept.checkpoint(&self.shared);
             self.shared.release();
         }
         match taken {
             Ok(Taken::Checkpoint(figures)) => {
+                let now = Instant::now();
+                self.early.taken(now - since, figures.pages, now);
                 self.figures.checkpoints += 1;
                 self.wishes = wishes;
                 self.shared.grant(wishes);

@@ -1,11 +1,14 @@
 //! A program that is kept: checkpoints of it, and going back to them.
 
 use crate::ahead::Ahead;
+use crate::beside::{self, Beside};
 use crate::capture::{self, Tracker};
 use crate::error::Error;
+use crate::files;
 use crate::history::{Checkpoint, History};
 use crate::ladder::{Facts, Step};
-use crate::restore::{self, Restored};
+use crate::outside::Outside;
+use crate::restore::{self, Last, Restored};
 use crate::shared::{CrashReport, LogState, Shared};
 use crate::state::State;
 use graft::{Process, Stopped};
@@ -118,7 +121,11 @@ impl Kept {
         }
         let (mut is_new_log, mut is_scanned) = (false, false);
         let image = *image;
-        let taken = process.while_stopped(|stopped| -> Result<_, Error> {
+        let process: &Process = process;
+        let files = earlier.as_ref().map_or(&[][..], |earlier| &earlier.files);
+        let outside = || (Outside::read(process.pid()), files::capture(process, files));
+        let outside: Option<beside::Work<'_, _>> = if shared.has_log() { None } else { Some(&outside) };
+        let mut take = |outside: Option<&Beside<'_, _>>, stopped: &mut Stopped<'_>| -> Result<_, Error> {
             if shared.images() != image || !shared.is_ready() {
                 return Ok(Err(Taken::NotReady));
             }
@@ -145,13 +152,18 @@ impl Kept {
             let Some(tracker) = tracker.as_ref() else { return Ok(Err(Taken::NotReady)) };
             let logged = Some((shared.serving(), shared.after_syscall(), shared.again()));
             let mut batch = if shared.has_log() { None } else { Some(tracker.batch(stopped)?) };
+            // The batch was made with descriptors of the program: from here on they are its own.
+            outside.into_iter().for_each(Beside::start);
             is_scanned = true;
             let memory = capture::memory(stopped, tracker, &mut pool, before.as_deref())?;
-            let kernel = batch.as_mut().and_then(|batch| batch.as_mut()).map(|batch| capture::Kernel {
-                batch,
-                stacks: shared.stacks(),
-                before: earlier.as_ref(),
-            });
+            let kernel = match (batch.as_mut().and_then(|batch| batch.as_mut()), outside) {
+                (Some(batch), Some(outside)) => {
+                    let (outside, files) = outside.result();
+                    let stacks = shared.stacks();
+                    Some(capture::Kernel { batch, stacks, outside, files, before: earlier.as_ref() })
+                }
+                _ => None,
+            };
             let mut state = capture::state(stopped, memory.mappings, logged, kernel)?;
             if shared.has_log() {
                 state.log = shared.log_state()?;
@@ -159,7 +171,8 @@ impl Kept {
                 shared.record();
             }
             Ok(Ok((memory.copied, memory.anew, state, stopped.stopped_for())))
-        });
+        };
+        let taken = beside::with(outside, |outside| process.while_stopped(|stopped| take(outside, stopped)));
         let taken = match (taken, tracker.as_ref()) {
             (Ok(Ok((copied, anew, state, pause))), Some(tracker)) => {
                 Ok(Ok((tracker.collect(copied, &mut pool), anew, state, pause)))
@@ -251,7 +264,10 @@ impl Kept {
             return Err(Error::Unkept("there is no checkpoint yet of the program that it has executed".into()));
         }
         let Some(tracker) = tracker.as_ref() else { return Err(Error::Unkept("there is no checkpoint yet".into())) };
-        let done = process.while_stopped(|stopped| -> Result<_, Error> {
+        let process: &Process = process;
+        let outside = || (Outside::read(process.pid()), files::now(process));
+        let outside: Option<beside::Work<'_, _>> = if shared.has_log() { None } else { Some(&outside) };
+        let mut put_back = |outside: Option<&Beside<'_, _>>, stopped: &mut Stopped<'_>| -> Result<_, Error> {
             let is_at_crash = crash.tid == shared.serving() && crash.signal != CrashReport::HANG;
             if shared.has_log() && !is_at_crash && !is_safe(stopped, shared) {
                 return Ok(None);
@@ -268,9 +284,11 @@ impl Kept {
                 }
                 shared.clear_crash();
             };
-            let done = restore::all(stopped, tracker, history, differ, crash.tid, shared.stacks(), last)?;
+            let last = Last { crashed: crash.tid, stacks: shared.stacks(), work: last };
+            let done = restore::all(stopped, tracker, history, differ, outside, last)?;
             Ok(Some((done, stopped.stopped_for())))
-        })?;
+        };
+        let done = beside::with(outside, |outside| process.while_stopped(|stopped| put_back(outside, stopped)))?;
         if done.is_some() {
             shared.release();
         }

@@ -3,11 +3,11 @@
 //! Most of it is asked for and put back by calls in the program, in one batch each ([`graft::Batch`]).
 
 use crate::error::Error;
+use crate::outside::{Outside, Timer};
 use crate::restore::Restored;
 use graft::{Batch, Call, Stopped};
 use orbit_linux::ptrace::state::pending;
-use orbit_linux::{procfs, rlimit};
-use std::collections::BTreeSet;
+use orbit_linux::rlimit;
 
 /// Signals whose action can be set: all but `SIGKILL` and `SIGSTOP`.
 const SIGNALS: [u64; 62] = {
@@ -29,8 +29,6 @@ const ITIMERS: usize = 4096;
 const WORDS: usize = 4224;
 const STACK: usize = 4352;
 const TIMERS: usize = 8192;
-/// POSIX timers that are kept at most.
-const MOST_TIMERS: usize = 256;
 const ITIMER_BYTES: usize = 32;
 /// Signals that wait, of which this many are queued again.
 const MOST_PENDING: usize = 64;
@@ -54,105 +52,28 @@ const POINTED: [(u64, u64); 2] = [
     (libc::PR_GET_CHILD_SUBREAPER as u64, libc::PR_SET_CHILD_SUBREAPER as u64),
 ];
 
-/// A POSIX timer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Timer {
-    id: u64,
-    clock: u64,
-    signal: u64,
-    value: u64,
-    /// `SIGEV_…`, and the thread that it is for.
-    notify: u64,
-    thread: u64,
-    /// Interval and remaining time, in seconds and nanoseconds.
-    time: [u64; 4],
-}
-
 /// All of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Objects {
     actions: Vec<[u64; 4]>,
     itimers: [[u64; 4]; 3],
-    timers: Vec<Timer>,
+    /// Its timers have the times that the calls have returned.
+    outside: Outside,
     settings: [i64; SETTINGS.len()],
     pointed: [u32; POINTED.len()],
     session: i64,
     /// The stack for signals of the thread that makes the calls.
     pub stack: (i32, [u64; 3]),
-    umask: u64,
-    folder: String,
-    root: String,
-    /// Users, groups and capabilities, as `/proc` has them.
-    rights: String,
-    limits: [(u64, u64); rlimit::KINDS],
-    children: BTreeSet<i32>,
     pending: Vec<[u64; 16]>,
-}
-
-fn field<'a>(status: &'a str, name: &str) -> &'a str {
-    status.lines().find_map(|line| line.strip_prefix(name)).map_or("", str::trim)
-}
-
-fn link(pid: i32, name: &str) -> String {
-    std::fs::read_link(format!("/proc/{pid}/{name}"))
-        .map(|path| path.to_string_lossy().into_owned())
-        .unwrap_or_default()
-}
-
-/// The timers of `/proc/PID/timers`.
-fn listed(text: &str) -> Vec<Timer> {
-    let mut timers: Vec<Timer> = Vec::new();
-    for line in text.lines() {
-        let Some((name, value)) = line.split_once(':') else { continue };
-        let value = value.trim();
-        if name == "ID" {
-            let id = value.parse().unwrap_or(0);
-            timers.push(Timer { id, clock: 0, signal: 0, value: 0, notify: 1, thread: 0, time: [0; 4] });
-        }
-        let Some(timer) = timers.last_mut() else { continue };
-        match name {
-            "signal" => {
-                let (signal, at) = value.split_once('/').unwrap_or((value, "0"));
-                timer.signal = signal.parse().unwrap_or(0);
-                timer.value = u64::from_str_radix(at.trim_start_matches("0x"), 16).unwrap_or(0);
-            }
-            // signal/pid.4711, none/pid.4711, signal/tid.4712
-            "notify" => {
-                let (kind, thread) = value.split_once('/').unwrap_or((value, ""));
-                let kind = match kind {
-                    "none" => libc::SIGEV_NONE,
-                    "thread" => libc::SIGEV_THREAD,
-                    _ => libc::SIGEV_SIGNAL,
-                };
-                let tid = thread.strip_prefix("tid.").and_then(|tid| tid.parse().ok());
-                timer.notify = if tid.is_some() { libc::SIGEV_THREAD_ID as u64 } else { kind as u64 };
-                timer.thread = tid.unwrap_or(0);
-            }
-            "ClockID" => timer.clock = value.parse::<i64>().unwrap_or(0) as u64,
-            _ => {}
-        }
-    }
-    timers.truncate(MOST_TIMERS);
-    timers
 }
 
 fn words<const N: usize>(batch: &Batch, at: usize) -> [u64; N] {
     std::array::from_fn(|nth| batch.get(at + nth * 8))
 }
 
-/// The children of all its threads.
-fn children(stopped: &Stopped<'_>) -> BTreeSet<i32> {
-    let pid = stopped.pid();
-    let of = |tid: i32| procfs::text(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
-    let tids = stopped.tids();
-    // With many threads it would take long; they rarely fork.
-    let texts: Vec<String> = tids.iter().take(32).map(|tid| of(*tid)).collect();
-    texts.iter().flat_map(|text| text.split_whitespace().filter_map(|pid| pid.parse().ok())).collect()
-}
-
 impl Objects {
-    /// Reads it.
-    pub fn capture(stopped: &mut Stopped<'_>, batch: &mut Batch) -> Result<Objects, Error> {
+    /// Reads it; `outside` was read since the program stopped.
+    pub fn capture(stopped: &mut Stopped<'_>, batch: &mut Batch, mut outside: Outside) -> Result<Objects, Error> {
         let pid = stopped.pid();
         let mut calls: Vec<Call> = Vec::with_capacity(96);
         for (nth, signal) in SIGNALS.iter().enumerate() {
@@ -170,8 +91,7 @@ impl Objects {
             calls.push((libc::SYS_prctl, [*get, batch.room(WORDS + nth * 8), 0, 0, 0, 0]));
         }
         calls.push((libc::SYS_sigaltstack, [0, batch.room(STACK), 0, 0, 0, 0]));
-        let timers = listed(&procfs::text(format!("/proc/{pid}/timers")).unwrap_or_default());
-        for (nth, timer) in timers.iter().enumerate() {
+        for (nth, timer) in outside.timers.iter().enumerate() {
             let at = TIMERS + nth * 32;
             batch.put(at, &[0; 4]);
             calls.push((libc::SYS_timer_gettime, [timer.id, batch.room(at), 0, 0, 0, 0]));
@@ -181,60 +101,55 @@ impl Objects {
         calls.push((libc::SYS_getsid, [0; 6]));
         calls.push((libc::SYS_gettid, [0; 6]));
         let results = batch.run(stopped, &calls)?;
-        let status = procfs::text(format!("/proc/{pid}/status")).unwrap_or_default();
-        let rights = ["Uid:", "Gid:", "Groups:", "CapPrm:", "CapEff:", "NoNewPrivs:", "Seccomp:"]
-            .map(|name| field(&status, name));
-        let spaces = ["mnt", "net", "uts", "ipc", "user", "cgroup"].map(|kind| link(pid, &format!("ns/{kind}")));
         let shared = pending(stopped.tids().first().copied().unwrap_or(pid), true);
+        for (nth, timer) in outside.timers.iter_mut().enumerate() {
+            timer.time = words(batch, TIMERS + nth * 32);
+        }
         Ok(Objects {
             actions: (0..SIGNALS.len()).map(|nth| words(batch, ACTIONS + nth * 32)).collect(),
             itimers: std::array::from_fn(|nth| words(batch, ITIMERS + nth * ITIMER_BYTES)),
-            timers: timers
-                .iter()
-                .enumerate()
-                .map(|(nth, timer)| Timer { time: words(batch, TIMERS + nth * 32), ..*timer })
-                .collect(),
+            outside,
             settings: std::array::from_fn(|nth| results[from + nth]),
             pointed: std::array::from_fn(|nth| batch.get(WORDS + nth * 8) as u32),
             session: results[from + SETTINGS.len()],
             stack: (stopped.caller()?, words(batch, STACK)),
-            umask: u64::from_str_radix(field(&status, "Umask:"), 8).unwrap_or(0),
-            folder: link(pid, "cwd"),
-            root: link(pid, "root"),
-            rights: format!("{} {}", rights.join(" "), spaces.join(" ")),
-            limits: rlimit::all(pid).unwrap_or([(u64::MAX, u64::MAX); rlimit::KINDS]),
-            children: children(stopped),
             pending: shared.unwrap_or_default(),
         })
     }
 
     /// Puts it back; what cannot be is said.
-    pub fn restore(&self, stopped: &mut Stopped<'_>, batch: &mut Batch, done: &mut Restored) -> Result<(), Error> {
-        let now = Objects::capture(stopped, batch)?;
+    pub fn restore(
+        &self,
+        stopped: &mut Stopped<'_>,
+        batch: &mut Batch,
+        now: Outside,
+        done: &mut Restored,
+    ) -> Result<(), Error> {
+        let now = Objects::capture(stopped, batch, now)?;
         self.signals(&now, stopped, batch, done)?;
         self.clocks(&now, stopped, batch, done)?;
         self.settle(&now, stopped, batch, done)?;
         let pid = stopped.pid();
-        for (number, (was, is)) in self.limits.iter().zip(&now.limits).enumerate() {
+        for (number, (was, is)) in self.outside.limits.iter().zip(&now.outside.limits).enumerate() {
             if was != is
                 && let Err(error) = rlimit::set_number(pid, number, *was)
             {
                 done.left.push(format!("limit {number} of its resources was {} of {}: {error}", was.0, was.1));
             }
         }
-        for child in now.children.difference(&self.children) {
+        for child in now.outside.children.difference(&self.outside.children) {
             done.left.push(format!("child {child} was made since: it runs beside the one that is made again"));
         }
-        for child in self.children.difference(&now.children) {
+        for child in self.outside.children.difference(&now.outside.children) {
             done.left.push(format!("child {child} has ended since, and was waited for"));
         }
-        if self.root != now.root {
-            done.left.push(format!("its root was {} and is {}", self.root, now.root));
+        if self.outside.root != now.outside.root {
+            done.left.push(format!("its root was {} and is {}", self.outside.root, now.outside.root));
         }
         if self.session != now.session {
             done.left.push(format!("it is in session {} now, was in {}", now.session, self.session));
         }
-        if self.rights != now.rights {
+        if self.outside.rights != now.outside.rights {
             done.left
                 .push("its user, groups, capabilities, filters or namespaces were changed since, and stay so".into());
         }
@@ -292,13 +207,13 @@ impl Objects {
             calls.push((libc::SYS_setitimer, [nth as u64, batch.room(ITIMERS + nth * ITIMER_BYTES), 0, 0, 0, 0]));
         }
         let is_same = |a: &Timer, b: &Timer| Timer { time: b.time, ..*a } == *b;
-        for timer in now.timers.iter().filter(|is| !self.timers.iter().any(|was| is_same(was, is))) {
+        for timer in now.outside.timers.iter().filter(|is| !self.outside.timers.iter().any(|was| is_same(was, is))) {
             calls.push((libc::SYS_timer_delete, [timer.id, 0, 0, 0, 0, 0]));
         }
         done.objects += calls.len();
         batch.run(stopped, &calls)?;
         let missing: Vec<&Timer> =
-            self.timers.iter().filter(|was| !now.timers.iter().any(|is| is_same(was, is))).collect();
+            self.outside.timers.iter().filter(|was| !now.outside.timers.iter().any(|is| is_same(was, is))).collect();
         if !missing.is_empty() {
             let mut calls: Vec<Call> = vec![(libc::SYS_prctl, [TIMER_IDS, 1, 0, 0, 0, 0])];
             for (nth, timer) in missing.iter().enumerate() {
@@ -317,7 +232,7 @@ impl Objects {
             }
         }
         let mut calls: Vec<Call> = Vec::new();
-        for (nth, timer) in self.timers.iter().enumerate() {
+        for (nth, timer) in self.outside.timers.iter().enumerate() {
             batch.put(TIMERS + nth * 32, &timer.time);
             calls.push((libc::SYS_timer_settime, [timer.id, 0, batch.room(TIMERS + nth * 32), 0, 0, 0]));
         }
@@ -353,16 +268,17 @@ impl Objects {
                 calls.push((libc::SYS_prctl, [*set, u64::from(self.pointed[nth]), 0, 0, 0, 0]));
             }
         }
-        if self.umask != now.umask {
+        if self.outside.umask != now.outside.umask {
             names.push("the mask of new files");
-            calls.push((libc::SYS_umask, [self.umask, 0, 0, 0, 0, 0]));
+            calls.push((libc::SYS_umask, [self.outside.umask, 0, 0, 0, 0, 0]));
         }
-        if self.folder != now.folder {
+        if self.outside.folder != now.outside.folder {
             names.push("the working directory");
             // As the program sees it, if it has a root of its own.
-            let inside = if self.root == "/" { None } else { self.folder.strip_prefix(&self.root) };
+            let inside =
+                if self.outside.root == "/" { None } else { self.outside.folder.strip_prefix(&self.outside.root) };
             let inside = inside.map(|path| if path.is_empty() { "/" } else { path });
-            let mut path = inside.unwrap_or(&self.folder).as_bytes().to_vec();
+            let mut path = inside.unwrap_or(&self.outside.folder).as_bytes().to_vec();
             path.resize((path.len() + 1).next_multiple_of(8), 0);
             let words: Vec<u64> =
                 path.chunks_exact(8).map(|chunk| u64::from_ne_bytes(chunk.try_into().unwrap_or_default())).collect();
@@ -393,16 +309,6 @@ fn is_of_itself(info: &[u64; 16], own: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn timers_as_the_kernel_lists_them() {
-        let text = "ID: 3\nsignal: 34/00007ffd0000abcd\nnotify: signal/tid.4712\nClockID: 1\n\
-                    ID: 4\nsignal: 14/0000000000000000\nnotify: none/pid.4711\nClockID: 0\n";
-        let timers = listed(text);
-        assert_eq!((timers[0].id, timers[0].signal, timers[0].value), (3, 34, 0x7ffd_0000_abcd));
-        assert_eq!((timers[0].notify, timers[0].thread, timers[0].clock), (4, 4712, 1));
-        assert_eq!((timers[1].id, timers[1].notify), (4, 1));
-    }
 
     #[test]
     fn a_signal_of_another_process_is_not_its_own() {

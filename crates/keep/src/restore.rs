@@ -3,10 +3,12 @@
 //! The thread that crashed is the last to get its registers: if the keeper is killed before that, this thread is still in the handler, sees that
 //! the keeper is gone, and the program dies of its own crash.
 
+use crate::beside::Beside;
 use crate::capture::{Scan, Tracker};
 use crate::error::Error;
-use crate::files;
+use crate::files::{self, FileState};
 use crate::history::History;
+use crate::outside::Outside;
 use crate::pages::{Bytes, PAGE};
 use crate::place;
 use crate::space::{Change, changes, is_kept, is_reservation};
@@ -248,17 +250,26 @@ fn thread_objects(
     Ok(())
 }
 
-/// Rolls back to the newest checkpoint of `history`. `differ`: pages that newer checkpoints, forgotten now, had otherwise. `crashed`: the thread whose registers
-/// come last; `stacks`: stacks for signals that were set up to now; `last` runs before them.
+/// How a rollback ends.
+pub(crate) struct Last<F> {
+    /// The thread whose registers come last.
+    pub crashed: i32,
+    /// Stacks for signals that were set up to now.
+    pub stacks: Option<u32>,
+    /// Runs before that thread gets its registers.
+    pub work: F,
+}
+
+/// Rolls back to the newest checkpoint of `history`. `differ`: pages that newer checkpoints, forgotten now, had otherwise. `outside`: without a log.
 pub(crate) fn all(
     stopped: &mut Stopped<'_>,
     tracker: &Tracker,
     history: &History<State>,
     differ: Vec<u64>,
-    crashed: i32,
-    stacks: Option<u32>,
-    last: impl FnOnce(),
+    outside: Option<&Beside<'_, (Outside, Vec<FileState>)>>,
+    last: Last<impl FnOnce()>,
 ) -> Result<Restored, Error> {
+    let Last { crashed, stacks, work: last } = last;
     let mut done = Restored::default();
     let Some(checkpoint) = history.newest() else { return Err(Error::Unkept("there is no checkpoint".into())) };
     let state = &checkpoint.state;
@@ -270,12 +281,17 @@ pub(crate) fn all(
         done.threads_ended += 1;
     }
     mappings(stopped, &state.mappings, &mut done)?;
-    memory(stopped, tracker, history, differ, &mut done)?;
     let mut batch = if state.objects.is_some() { Some(tracker.batch(stopped)?) } else { None };
-    if let (Some(Some(batch)), Some(objects)) = (batch.as_deref_mut().map(Option::as_mut), &state.objects) {
-        files::restore(stopped, batch, &state.files, &mut done)?;
+    // Mappings and the batch were made with descriptors of the program: from here on they are its own.
+    outside.into_iter().for_each(Beside::start);
+    memory(stopped, tracker, history, differ, &mut done)?;
+    if let (Some(Some(batch)), Some(objects), Some(outside)) =
+        (batch.as_deref_mut().map(Option::as_mut), &state.objects, outside)
+    {
+        let (outside, files) = outside.result();
+        files::restore(stopped, batch, &state.files, files, &mut done)?;
         done.left.extend(files::not_rolled_back(&state.files));
-        objects.restore(stopped, batch, &mut done)?;
+        objects.restore(stopped, batch, outside, &mut done)?;
     }
     for was in state.threads.iter().filter(|t| !now.contains(&t.tid)) {
         make(stopped, was)?;

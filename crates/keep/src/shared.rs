@@ -2,12 +2,13 @@
 
 use crate::error::Error;
 use crate::layout::{AGAIN, Both, CrashState, Handlers, MAGIC, Mode, NOWHERE, News, Orders, PAGE, VERSION};
-use orbit_linux::map::Mapping;
+use orbit_linux::map::{Mapping, populate_write};
 use orbit_linux::{futex, memfd};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 
 /// Stack of the first thread for signals; it lies in the shared memory, so that a rollback does not touch it.
@@ -16,6 +17,10 @@ pub(crate) const MAIN_STACK_BYTES: usize = 256 << 10;
 pub(crate) const STACK_BYTES: usize = MAIN_STACK_BYTES + 512 * (32 << 10);
 /// Size of an entry's head, see `struct keep_entry`.
 const ENTRY_BYTES: u64 = 40;
+/// Bytes of the log whose memory is made before the program comes there: more than it fills while the keeper sleeps.
+const AHEAD: u64 = 4 << 20;
+/// And how much of it at least.
+const LEAST_PREPARED: u64 = 256 << 10;
 
 /// A crash as its thread reported it. Nothing of it is checked but that the position lies in the log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,6 +72,10 @@ pub(crate) struct Shared {
     file: File,
     map: Mapping,
     log_bytes: u64,
+    /// All of it, where there is a log: only to have its memory made.
+    whole: Option<Mapping>,
+    /// Bytes of the log whose memory was made.
+    prepared: AtomicU64,
 }
 
 impl Shared {
@@ -76,7 +85,8 @@ impl Shared {
         let fd = memfd::create("orbit-keep", len, true)?;
         memfd::seal_size(fd.as_fd())?;
         let map = Mapping::shared(fd.as_fd(), 3 * PAGE, true, true)?;
-        let shared = Shared { file: File::from(fd), map, log_bytes };
+        let whole = if log_bytes == 0 { None } else { Some(Mapping::shared(fd.as_fd(), len, true, false)?) };
+        let shared = Shared { file: File::from(fd), map, log_bytes, whole, prepared: AtomicU64::new(0) };
         let orders = shared.orders();
         orders.log_bytes.store(log_bytes, SeqCst);
         orders.stack_bytes.store(STACK_BYTES as u64, SeqCst);
@@ -348,6 +358,22 @@ impl Shared {
     /// Bytes of the log after this position.
     pub fn log_used_since(&self, position: u64) -> u64 {
         self.both().head.load(SeqCst).saturating_sub(position).min(self.log_bytes)
+    }
+
+    /// Has the memory made that the log comes to next in its first round, so that the program does not wait for it to be cleared: as much as it has used
+    /// so far, up to [`AHEAD`].
+    pub fn prepare_log(&self) {
+        let Some(whole) = &self.whole else { return };
+        // Whatever the program has written there: within the log.
+        let head = self.both().head.load(SeqCst).min(self.log_bytes);
+        let end = (head + head.min(AHEAD)).min(self.log_bytes) / LEAST_PREPARED * LEAST_PREPARED;
+        let done = self.prepared.load(SeqCst).max(head / LEAST_PREPARED * LEAST_PREPARED);
+        if end > done {
+            let front = (3 * PAGE + STACK_BYTES) as u64;
+            // Without memory, or on an old kernel, the program's own writes make it, or fail.
+            let _ = populate_write(whole.addr() + (front + done) as usize, (end - done) as usize);
+            self.prepared.store(end, SeqCst);
+        }
     }
 
     /// Whether calls are logged or answered from the log.

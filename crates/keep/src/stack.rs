@@ -3,11 +3,14 @@
 use crate::report::{Event, Reporter};
 use crate::shared::CrashReport;
 use orbit_inspect::stacks::{Copies, Unwinder};
+use orbit_linux::sched;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
 /// How long the stack of a crash at the same instruction is not taken again: a program that crashes without end is not slowed down.
 const SAME: Duration = Duration::from_secs(1);
+/// Niceness of the thread that names stacks.
+const LEAST_EAGER: i32 = 19;
 
 /// A copied stack, and which crash it is of.
 struct Job {
@@ -52,6 +55,8 @@ pub(crate) struct Copied(Option<Job>);
 fn start(pid: i32, mut reporter: Reporter) -> Option<SyncSender<Job>> {
     let (names, jobs) = sync_channel::<Job>(1);
     let run = move || {
+        // The program is replayed meanwhile. A kernel that denies it names them all the same.
+        let _ = sched::set_nice(0, LEAST_EAGER);
         let mut unwinder = Unwinder::new(pid).ok();
         while let (Ok(job), Some(unwinder)) = (jobs.recv(), &mut unwinder) {
             let named = unwinder.name(job.copies).pop();

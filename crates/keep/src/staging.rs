@@ -12,7 +12,8 @@ use orbit_linux::map::Mapping;
 use orbit_linux::maps::Entry;
 use orbit_linux::memfd;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
 /// Pages that fit: 64 MiB. What is more is read by the keeper.
 const ROOM: usize = 16 << 10;
@@ -112,7 +113,7 @@ impl Staging {
     ) -> Result<Copied, Error> {
         let count = readable.min(ROOM);
         for (index, address) in addresses[..count].iter().enumerate() {
-            self.entry(index).store(*address, SeqCst);
+            self.entry(index).store(*address, Relaxed);
         }
         self.entry(count).store(0, SeqCst);
         let data = |offset: usize| self.data + (offset - PAGE as usize) as u64;

@@ -1,4 +1,4 @@
-//! What keeping costs a program: gzip without a log, Redis with one; with the paper's Table 8.
+//! What keeping costs gzip, without a log; with the paper's Table 8.
 
 use super::super::stats::{Samples, Shuffle, median};
 use super::super::{Bench, Progress};
@@ -14,8 +14,6 @@ use std::time::{Duration, Instant};
 
 /// Bytes that gzip compresses: some seconds of work.
 const TEXT_BYTES: usize = 96 << 20;
-/// Requests of one run of redis-benchmark.
-const REQUESTS: &str = "150000";
 
 /// A folder of this process, removed with it.
 pub struct Folder(pub PathBuf);
@@ -182,57 +180,5 @@ impl Drop for Server {
             }
             std::thread::sleep(Duration::from_millis(10));
         }
-    }
-}
-
-/// Redis in log mode, a checkpoint a second.
-pub fn redis(rounds: usize, results: &mut Results, bench: &mut Bench) -> Result<(), Failure> {
-    if !has("redis-server", bench) || !has("redis-benchmark", bench) {
-        return Ok(());
-    }
-    let mut times = [Vec::new(), Vec::new()];
-    let progress = Progress::new(rounds * 2);
-    for round in 0..rounds {
-        for (nth, is_kept) in [false, true].into_iter().enumerate() {
-            progress.at(round * 2 + nth, "redis");
-            times[nth].push(redis_round(is_kept)?);
-        }
-    }
-    progress.finish();
-    let more = more(&times[1], &times[0]).summary();
-    results.add("cost for Redis with --log, every 1 s", "%", more, &[], Some(3.0), Own::default());
-    Ok(())
-}
-
-/// Seconds of one benchmark.
-fn redis_round(is_kept: bool) -> Result<f64, Failure> {
-    let folder = Folder::new("redis")?;
-    let socket = folder.0.join("socket");
-    let mut command = Command::new(if is_kept { std::env::current_exe()? } else { "redis-server".into() });
-    if is_kept {
-        command.args(["keep", "--quiet", "--log", "--", "redis-server"]);
-    }
-    command.args(["--port", "0", "--save", "", "--appendonly", "no", "--unixsocket"]).arg(&socket);
-    command.arg("--dir").arg(&folder.0).stdin(Stdio::null()).stdout(Stdio::null());
-    let _server = Server(command.spawn()?);
-    let end = Instant::now() + Duration::from_secs(30);
-    while std::os::unix::net::UnixStream::connect(&socket).is_err() {
-        if Instant::now() > end {
-            return Err(failed("redis-server does not listen"));
-        }
-        std::thread::sleep(Duration::from_millis(10));
-    }
-    // Its first checkpoint is past.
-    std::thread::sleep(Duration::from_millis(500));
-    let since = Instant::now();
-    let done = Command::new("redis-benchmark")
-        .arg("-s")
-        .arg(&socket)
-        .args(["-q", "-t", "incr", "-c", "20", "-n", REQUESTS])
-        .stdout(Stdio::null())
-        .status()?;
-    match done.success() {
-        true => Ok(since.elapsed().as_secs_f64()),
-        false => Err(failed("redis-benchmark failed")),
     }
 }

@@ -6,6 +6,7 @@
 mod cost;
 mod kept;
 mod pins;
+mod redis;
 mod server;
 mod subject;
 
@@ -93,7 +94,7 @@ pub fn run(args: &Args) -> out::Done {
     rollback(if quick { 2 } else { 9 }, &mut results)?;
     pins::pages(&mut results, &mut bench)?;
     cost::gzip(if quick { 2 } else { 7 }, &mut results, &mut bench)?;
-    cost::redis(if quick { 2 } else { 7 }, &mut results, &mut bench)?;
+    redis::cost(if quick { 9 } else { 41 }, &mut results, &mut bench)?;
     server::apache(if quick { 2 } else { 7 }, &mut results, &mut bench)?;
     bench.reach(std::mem::take(&mut results.reaches));
     let points = |of: u64| {
