@@ -1,11 +1,11 @@
 #!/bin/sh
 # Sees to it that the system packages of the named groups are there.
 #
-#   scripts/packages.sh GROUP...        groups: build test demo lint fuzz fresh lab bench ports
+#   scripts/packages.sh GROUP...        groups: build test full demo lint fuzz fresh lab bench ports
 #
 # Does nothing, quickly and without network, if all are there. Else names what is missing and installs it with apt-get, as
 # root or through sudo. No daemon that comes with a package is started or left enabled. Debian 12 and 13, Ubuntu 24.04.
-# Of the group ports, what the release does not have in that version is left out, and said: the tests that need it skip themselves.
+# Of the groups ports and full (asked for alone), what the release does not have in that version is left out, and said: the tests that need it skip themselves.
 set -eu
 
 # package=proof: a command, or a path (may have wildcards) that shows that it is there, wherever it came from.
@@ -18,6 +18,7 @@ group() {
         python3=python3 stress-ng=stress-ng iproute2=ip|/sbin/ip|/usr/sbin/ip lld=wasm-ld|/usr/bin/wasm-ld-*
         musl-tools=musl-gcc golang-go=go strace=strace sqlite3=sqlite3 default-jdk-headless=javac
         apache2=/usr/sbin/apache2 apache2-dev=/usr/bin/apxs2 haproxy=/usr/sbin/haproxy beanstalkd=/usr/bin/beanstalkd" ;;
+    full) echo "libpython3.11-testsuite=/usr/lib/python3.11/test/test_asyncio/test_events.py" ;;
     demo) echo "redis-server=redis-server redis-tools=redis-cli" ;;
     bench) echo "redis-server=redis-server redis-tools=redis-cli nginx=nginx|/usr/sbin/nginx" ;;
     lint) echo "shellcheck=shellcheck python3=python3" ;;
@@ -34,7 +35,7 @@ group() {
     fresh) echo "debootstrap=debootstrap" ;;
     lab) echo "qemu-system-x86=qemu-system-x86_64 busybox-static=busybox cpio=cpio zstd=zstd" ;;
     *)
-        echo "packages.sh: no group $1: build test demo lint fuzz fresh lab bench ports" >&2
+        echo "packages.sh: no group $1: build test full demo lint fuzz fresh lab bench ports" >&2
         exit 2
         ;;
     esac
@@ -122,7 +123,7 @@ for g in "$@"; do
     group "$g" >/dev/null || exit 2
 done
 
-[ "$*" != ports ] || ports=yes
+case "$*" in ports | full) ports=yes ;; esac
 need=$(missing "$@" | tr ' ' '\n' | sort -u | tr '\n' ' ')
 need=$(echo "$need" | sed 's/^ *//; s/ *$//')
 [ -n "$need" ] || exit 0

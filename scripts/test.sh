@@ -27,6 +27,7 @@ scripts/packages.sh build test || exit 1
 # For the laboratory's short form, and for ports into servers: their tests skip themselves where these are not available.
 scripts/packages.sh lab || true
 scripts/packages.sh ports || true
+[ -z "${ORBIT_TEST_FULL:-}" ] || scripts/packages.sh full || true
 mkdir -p "$LOGS" || exit 1
 LOGS=$(cd "$LOGS" && pwd)
 # Absolute: test programs run in their packages' directories.

@@ -17,6 +17,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, Ordering};
+use std::time::Duration;
 
 /// The words of a rule.
 macro_rules! words {
@@ -27,6 +28,7 @@ A rule: calls (a|b, open*), conditions in parentheses, at site N, -> action, whe
               with = != < <= > >= & (bits), ranges 1..9, \"patterns*\", fd=path(\"/var/*\")
   actions     ENOSPC, a result (0), \"another path\", size=1, delay 200ms, kill [SIGTERM], pass, count,
               ask [NAME]: the decider answers a line of JSON by `pass`, a number or an error,
+              ask service NAME: a service of `orbit service` answers (orbit_question in orbit_service.h),
               virtual x100, virtual frozen, virtual -30s after 10s: of clocks (clock_*), and all waits with them
   when        after 10, once, times 3, every 5, p=0.1"
     };
@@ -43,6 +45,7 @@ Examples:
   orbit hijack --policy rules.toml -- ./my-program
   orbit hijack --policy-object policy.so -- ./my-program   code in each process decides: include/orbit_hijack.h
   orbit hijack --inject 'unlink* -> ask' --decider ./decide -- ./my-program
+  orbit hijack --inject 'connect(port=443) -> ask service firewall' --unanswered kill -- ./my-program
   orbit hijack --speed 3600 -- sleep 1h         an hour in a second
   orbit hijack --jump '-1h after 10s' -- ./my-server       its clock is set back while it runs
   orbit hijack --campaign eintr,enomem,short-read -- ./my-test
@@ -119,6 +122,15 @@ pub struct Args {
     /// shell.
     #[arg(long, value_name = "COMMAND")]
     decider: Option<String>,
+    /// The socket of the host of services that `ask service` rules mean [default: that of `orbit service`].
+    #[arg(long, value_name = "PATH")]
+    services: Option<PathBuf>,
+    /// How long a call waits for the answer to its question: 1s, 20ms.
+    #[arg(long, value_name = "TIME", default_value = "1s", value_parser = time)]
+    answer_within: Duration,
+    /// What becomes of a process whose question has no answer by then: its call passes, or it is killed.
+    #[arg(long, value_name = "WHAT", default_value = "pass", value_parser = ["pass", "kill"])]
+    unanswered: String,
     /// Runs the program once for each fault of each call site, and compares: eintr, enomem, short-read, short-write,
     /// enospc, emfile, separated by commas. Exit status 1 if a run crashed, hung, lost data or leaked.
     #[arg(long, value_name = "FAULTS", conflicts_with_all = ["trace", "count", "inject", "policy"])]
@@ -154,10 +166,15 @@ pub fn run(args: &Args) -> out::Done {
         jump: jump(args)?,
         rules: rules(args)?,
         object: object(args)?,
-        on_object_failure: if args.policy_failure == "kill" { OnFailure::Kill } else { OnFailure::Pass },
+        on_object_failure: on_failure(&args.policy_failure),
         decider: decider(args)?,
+        ask_limit: Some(args.answer_within),
+        on_no_answer: on_failure(&args.unanswered),
         ..Options::default()
     };
+    if options.rules.asking(true).is_some() {
+        options.services = Some(services(args)?);
+    }
     let named = |path: &PathBuf| {
         let path = path.display().to_string();
         move |error: io::Error| Failure::text(format!("{path}: {error}"))
@@ -267,7 +284,7 @@ fn campaign(args: &Args, faults: &str) -> out::Done {
         if args.json {
             serde_json::to_writer(&mut to, trial)?;
             writeln!(to)?;
-        } else if trial.verdict <= Verdict::Failed {
+        } else if trial.verdict <= Verdict::Start {
             show_trial(&mut to, trial)?;
         }
         to.flush()
@@ -276,13 +293,14 @@ fn campaign(args: &Args, faults: &str) -> out::Done {
     if !args.json {
         writeln!(
             to,
-            "{} runs: {} crashed, {} hung, {} lost data, {} leaked, {} failed with a status, {} unaffected, {} did not meet the fault",
+            "{} runs: {} crashed, {} hung, {} lost data, {} leaked, {} failed with a status, {} did not start, {} unaffected, {} did not meet the fault",
             trials.len(),
             count(Verdict::Crashed),
             count(Verdict::Hung),
             count(Verdict::LostData),
             count(Verdict::Leaked),
             count(Verdict::Failed),
+            count(Verdict::Start),
             count(Verdict::Unaffected),
             count(Verdict::NotMet)
         )?;
@@ -302,8 +320,10 @@ fn show_trial(to: &mut impl Write, trial: &Trial) -> io::Result<()> {
         verdict => format!("{verdict:?}").to_uppercase(),
     };
     writeln!(to, "{verdict:<10} status {:<4} {}  site {}", trial.status, trial.rule, trial.site)?;
-    if trial.verdict == Verdict::Failed {
-        return Ok(());
+    match trial.verdict {
+        Verdict::Failed => return Ok(()),
+        Verdict::Start => return writeln!(to, "    the loader itself gave up, before the program ran"),
+        _ => {}
     }
     for finding in &trial.findings {
         writeln!(to, "    {finding}")?;
@@ -339,6 +359,35 @@ fn decider(args: &Args) -> Result<Option<Decider>, Failure> {
         Decider::command(line).map_err(|error| Failure::text(format!("cannot start the decider: {error}")))
     };
     args.decider.as_ref().map(start).transpose()
+}
+
+/// The host of services, which must be there when the program starts.
+fn services(args: &Args) -> Result<Decider, Failure> {
+    let socket = args.services.clone().unwrap_or_else(orbit_service::default_socket);
+    let absent = |error: io::Error| {
+        let socket = socket.display();
+        let way_out = "start one with orbit service run, or name its socket with --services";
+        Failure::text(format!("no host of services at {socket}, which a rule asks: {error}: {way_out}"))
+    };
+    std::os::unix::net::UnixStream::connect(&socket).map_err(absent)?;
+    Ok(orbit_service::decider(&socket))
+}
+
+fn on_failure(word: &str) -> OnFailure {
+    if word == "kill" { OnFailure::Kill } else { OnFailure::Pass }
+}
+
+/// `20ms`.
+fn time(text: &str) -> Result<Duration, String> {
+    let split = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let unit = match &text[split..] {
+        "us" => Duration::from_micros(1),
+        "ms" => Duration::from_millis(1),
+        "s" => Duration::from_secs(1),
+        _ => return Err("write a time with its unit: 20ms, 1s".to_owned()),
+    };
+    let number = text[..split].parse::<u32>().map_err(|error| error.to_string())?;
+    unit.checked_mul(number).ok_or_else(|| "that is longer than a program can wait".to_owned())
 }
 
 fn rules(args: &Args) -> Result<Rules, Failure> {

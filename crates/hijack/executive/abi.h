@@ -9,7 +9,7 @@
 
 #include "sys.h"
 
-#define ABI_VERSION 2
+#define ABI_VERSION 3
 
 /* Address of the shared memory in every guest. */
 #define SHARED_ADDRESS 0x1f1000000000ul
@@ -29,6 +29,7 @@
 #define OPTION_IO_URING 8u      /* io_uring_setup passes */
 #define OPTION_SAVE_ALL 16u     /* every call goes through C with saved registers (for measurements) */
 #define OPTION_VIRTUAL_TIME 32u /* the vdso is hidden; clocks run at `speed` / `speed_per`, and jump */
+#define OPTION_ASK_KILL 128u    /* a question without an answer ends its process; else the call passes */
 #define OPTION_OBJECT_KILL 64u  /* a policy object that faults or loops ends its process; else calls pass from then on */
 
 /* What is captured of an argument. `size`: bytes; `length`: index of the argument that holds a length. */
@@ -233,11 +234,27 @@ struct inspection {
 #define VALUE_LIMIT 0x6f72626974002ul
 #define VALUE_TICK 0x6f72626974003ul
 
+/* Sites whose calls came by signal, by the files they are in: see hints.c. Guests write them. */
+struct hinted_site {
+    u32 offset; /* of the syscall instruction in the file; 0: none */
+    u16 number; /* of the call */
+    u16 calls;  /* by signal, of all processes */
+};
+#define HINTED_SITES 128
+struct hinted_file {
+    struct hinted_site sites[HINTED_SITES];
+};
+#define HINTED_FILES 32
+
 struct extension_memory {
     struct channel channels[CHANNELS]; /* at a page */
     struct question questions[QUESTIONS];
     u8 share[65536]; /* between policy objects and the host */
     struct inspection inspections[MAX_SLOTS];
+    u32 hint_generation; /* raised with each site that is worth rewriting before its first call */
+    u32 pad[15];
+    u64 hinted[HINTED_FILES]; /* identity of the file of each of `hinted_files`; 0: none */
+    struct hinted_file hinted_files[HINTED_FILES];
 };
 #define extension ((volatile struct extension_memory *)(SHARED_ADDRESS + EXTENSION_OFFSET))
 

@@ -30,15 +30,18 @@ static u64 monotonic(void) {
     return at[0] * 1000000000 + at[1];
 }
 
+static int unanswered(void) {
+    count_stat(STAT_UNANSWERED);
+    if (options & OPTION_ASK_KILL) die("a question about a call had no answer, and such processes are killed", "", 0);
+    return 0;
+}
+
 /* Whether the host answered with a result; else the call passes. A signal ends the wait: the call is begun anew. */
 int ask_host(struct block *block, i64 *result) {
     u32 state;
     volatile struct question *question = claim(&state);
     count_stat(STAT_ASKED);
-    if (!question) {
-        count_stat(STAT_UNANSWERED);
-        return 0;
-    }
+    if (!question) return unanswered();
     question->tid = block->tid;
     question->pid = block->pid;
     question->rule = block->rule;
@@ -52,7 +55,7 @@ int ask_host(struct block *block, i64 *result) {
     __atomic_add_fetch(&shared->bell, 1, __ATOMIC_RELEASE);
     SYS3(__NR_futex, &shared->bell, 1 /* FUTEX_WAKE, shared */, 0x7fffffff);
     u64 end = monotonic() + shared->ask_limit;
-    u32 seen, verdict = 0;
+    u32 seen, verdict = 0, has_answer;
     while ((seen = __atomic_load_n(&question->state, __ATOMIC_ACQUIRE)) == asked) {
         u64 now = monotonic(), left = end - now;
         if (now >= end || block->pending) break;
@@ -62,11 +65,11 @@ int ask_host(struct block *block, i64 *result) {
     if (seen == (state & ~3u) + QUESTION_ANSWERED) {
         verdict = question->verdict;
         *result = question->result;
-        if (verdict == 2) count_stat(STAT_UNANSWERED);
-    } else if (!block->pending) {
-        count_stat(STAT_UNANSWERED);
+        has_answer = verdict != 2;
+    } else {
+        has_answer = block->pending;
     }
     /* The host writes an answer only where it can change ASKED to ANSWERED. */
     __atomic_store_n(&question->state, (state & ~3u) + QUESTION_FREE, __ATOMIC_RELEASE);
-    return verdict == 1;
+    return has_answer ? verdict == 1 : unanswered();
 }

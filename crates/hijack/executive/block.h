@@ -124,13 +124,16 @@ struct stub {
     u64 hits;   /* by SIGSYS */
     u32 state;  /* STUB_* */
     u32 number; /* 1-based */
-    u8 pad[32];
+    u32 copied; /* bytes of the guest's code in front of the site that the trampoline has too */
+    u8 pad[28];
 };
 #define STUB_NEW 0
 #define STUB_REWRITTEN 1
 #define STUB_LEFT 2
 _Static_assert(sizeof(struct stub) == 128, "stubs are found by their address");
-#define STUB_SYSCALL 52 /* offset of the syscall instruction in the code */
+/* Offsets in the code. It begins with what r11 = stub and a valid number in rax may use, and nobody else. */
+#define STUB_SYSCALL 30 /* the syscall instruction */
+#define STUB_ENTRY 38   /* where calls of any number enter */
 extern u8 call_flags[MAX_CALLS];
 #define FLAG_SPECIAL 1
 #define FLAG_TRACE 2
@@ -141,6 +144,10 @@ struct stub *stub_at(u64 address);
 struct stub *stub_of_site(u64 site, u64 number);
 /* The code in this range changes: what was known of it is void. */
 void reset_sites(u64 address, u64 bytes);
+/* Whether a site is neither rewritten nor left as it is. The lock is held. */
+int is_new_site(u64 site);
+/* Rewrites a site before its first call. The lock is held. */
+void rewrite_early(u64 site, u64 number);
 void lock_sites(void);
 void unlock_sites(void);
 
@@ -148,8 +155,27 @@ void unlock_sites(void);
 void rewrite(struct stub *stub, u64 number);
 u64 edge_of_trampoline(u64 address);
 void forget_code(u64 address, u64 bytes);
-/* A private read-execute mapping of a file, which may be rewritten. */
-void know_code(u64 begin, u64 end);
+/*
+ * A private read-execute mapping of a file, which may be rewritten: its identity (0: not known) and the offset of its begin.
+ * Sites in it that are known to be worth it are rewritten.
+ */
+void know_code(u64 begin, u64 end, u64 file, u64 offset);
+/* Does this with each such mapping: begin, end, file, offset. */
+void each_range(void (*use)(u64, u64, u64, u64));
+/* Between these two, by one thread that holds the lock of sites, code of one mapping is rewritten. 0: that fails. */
+int open_code(u64 low, u64 high, u64 begin, u64 end);
+void close_code(void);
+/* A call at the site came by signal. */
+void hint_site(u64 site, u64 number);
+
+/* hints.c */
+void use_hints(int on);
+/* What a file is known by, 0: nothing. */
+u64 identity(i64 file);
+void hint(u64 file, u64 offset, u64 number);
+void apply_hints(u64 begin, u64 end, u64 file, u64 offset);
+/* Before a fork: for what has become worth it since. */
+void apply_new_hints(void);
 
 /* signals.c. Events are deferred as signals are, with numbers of their own. */
 #define EVENT_TICK 65
@@ -172,7 +198,7 @@ extern u32 options;
 /* special.c */
 int special(struct block *block);
 void special_after(struct block *block);
-/* Whether the guest's string names its own executable in /proc. */
+/* Whether the guest's string names its own executable in /proc, which is the executive's for the kernel. */
 int is_own_executable(struct block *block, u64 path);
 
 /* time.c: ENTER_DONE, or ENTER_KERNEL with altered times */
@@ -182,6 +208,8 @@ void virtual_time_after(struct block *block);
 /* protect.c */
 /* Whether the call may pass; else sets the result and counts it. */
 int may_pass(struct block *block);
+/* Whether the open file is some process' memory. */
+int is_memory_file(i64 file);
 
 /* execve.c */
 extern char executable[4096]; /* path of the guest's program */

@@ -113,7 +113,7 @@ static u64 reserve(u64 bytes, u64 align, int is_main) {
 
 static u64 page_up(u64 value) { return (value + 4095) & ~4095ul; }
 
-static void map_segment(i64 file, const segment *part, u64 bias) {
+static void map_segment(i64 file, const segment *part, u64 bias, u64 key) {
     u64 begin = bias + part->p_vaddr, page = begin & ~4095ul, within = begin & 4095;
     u64 file_end = begin + part->p_filesz, end = begin + part->p_memsz;
     int protection = (part->p_flags & PF_R ? PROT_READ : 0) | (part->p_flags & PF_W ? PROT_WRITE : 0) |
@@ -122,7 +122,7 @@ static void map_segment(i64 file, const segment *part, u64 bias) {
         i64 at = SYS6(__NR_mmap, page, page_up(part->p_filesz + within), protection, MAP_PRIVATE | MAP_FIXED, file,
                       part->p_offset - within);
         if (is_error(at)) die("cannot map the program", "", at);
-        if (protection == (PROT_READ | PROT_EXEC)) know_code(page, page_up(file_end));
+        if (protection == (PROT_READ | PROT_EXEC)) know_code(page, page_up(file_end), key, part->p_offset - within);
     }
     if (end <= file_end) return;
     u64 zero = part->p_filesz ? page_up(file_end) : page;
@@ -155,9 +155,10 @@ static u64 map_file(i64 file, header *elf, segment *segments, int is_main) {
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
         if (at != (i64)low) die("the addresses of the program are not free", "", at);
     }
+    u64 key = identity(file);
     /* Segments in their order; what lies between them stays without access. */
     for (u32 i = 0; i < elf->e_phnum; i++)
-        if (segments[i].p_type == PT_LOAD) map_segment(file, &segments[i], bias);
+        if (segments[i].p_type == PT_LOAD) map_segment(file, &segments[i], bias, key);
     return bias;
 }
 

@@ -181,7 +181,7 @@ void abort_call(struct block *block) {
 /* Moves an address in a stub to the edge of the site that means the same; IN_EXECUTIVE if there is none. */
 static u64 edge(u64 rip, u64 r11) {
     struct stub *stub = stub_at(rip);
-    if (stub) return (rip & 127) <= STUB_SYSCALL ? stub->site : stub->back;
+    if (stub) return (rip & 127) > STUB_SYSCALL && (rip & 127) < STUB_ENTRY ? stub->back : stub->site;
     if (rip >= (u64)slow_entry && rip <= (u64)slow_saved) return ((struct stub *)r11)->site;
     if (rip >= (u64)executive_start && rip < (u64)executive_end) return IN_EXECUTIVE;
     u64 site = edge_of_trampoline(rip);
@@ -233,7 +233,7 @@ void on_signal(int signal, struct signal_info *info, struct context *context) {
         count_stat(STAT_TRAPS);
         /* Not by the bytes at the site: another thread may have rewritten them since. */
         if (info->value[1] >> 32 == ARCH_X86_64) {
-            context->rip = (u64)stub_of_site(rip - 2, context->rax);
+            context->rip = (u64)stub_of_site(rip - 2, context->rax)->code + STUB_ENTRY;
         } else {
             /* int 0x80 and sysenter: the 32-bit interface of a 64-bit program is not offered. */
             count_stat(STAT_COMPAT);

@@ -51,18 +51,19 @@ static void fill(struct stub *stub, u64 site, u32 number) {
     u64 self = (u64)stub;
     u32 counts = B_COUNTS;
     u8 *at = stub->code;
-    at = emit(at, "\x49\xbb", 2); /* mov $stub, %r11 */
-    at = emit(at, &self, 8);
-    at = emit(at, "\x48\x3d\xff\x01\x00\x00", 6);               /* cmp $511, %rax */
-    at = emit_relative(at, "\x0f\x87", 2, (u64)slow_entry);     /* ja slow_entry */
     at = emit_relative(at, "\x48\x8d\x0d", 3, (u64)call_flags); /* lea call_flags(%rip), %rcx */
     at = emit(at, "\x80\x3c\x01\x00", 4);                       /* cmpb $0, (%rcx, %rax) */
     at = emit_relative(at, "\x0f\x85", 2, (u64)slow_entry);     /* jne slow_entry */
     at = emit(at, "\x65\x48\x8b\x0c\x25", 5);                   /* mov %gs:B_COUNTS, %rcx */
     at = emit(at, &counts, 4);
-    at = emit(at, "\x48\xff\x04\xc1", 4);    /* incq (%rcx, %rax, 8) */
-    at = emit(at, "\x0f\x05", 2);            /* syscall */
-    emit(at, "\xff\x25\x04\x00\x00\x00", 6); /* jmp *back(%rip) */
+    at = emit(at, "\x48\xff\x04\xc1", 4);             /* incq (%rcx, %rax, 8) */
+    at = emit(at, "\x0f\x05", 2);                     /* STUB_SYSCALL: syscall */
+    at = emit_relative(at, "\xff\x25", 2, (u64)&stub->back); /* jmp *back(%rip) */
+    at = emit(at, "\x49\xbb", 2);                     /* STUB_ENTRY: mov $stub, %r11 */
+    at = emit(at, &self, 8);
+    at = emit(at, "\x48\x3d\xff\x01\x00\x00", 6);     /* cmp $511, %rax */
+    at = emit_relative(at, "\x0f\x87", 2, (u64)slow_entry); /* ja slow_entry */
+    emit(at, "\xeb\xc2", 2);                          /* jmp code */
     stub->site = site;
     stub->back = site + 2;
     stub->number = number;
@@ -70,15 +71,24 @@ static void fill(struct stub *stub, u64 site, u32 number) {
     stub->state = STUB_NEW;
 }
 
-struct stub *stub_of_site(u64 site, u64 number) {
-    lock_sites();
-    struct stub *stub;
+/* Where the site's stub is in the table, or would be. The lock is held. */
+static u32 bucket_of(u64 site) {
     /* Neighbours stay neighbours: a small program touches few pages of the table. */
     u32 bucket = (site >> 5) % BUCKETS;
-    for (; buckets[bucket]; bucket = (bucket + 1) % BUCKETS) {
-        stub = &stubs[buckets[bucket] - 1];
-        if (stub->site == site) goto found;
-    }
+    while (buckets[bucket] && stubs[buckets[bucket] - 1].site != site) bucket = (bucket + 1) % BUCKETS;
+    return bucket;
+}
+
+int is_new_site(u64 site) {
+    u32 index = buckets[bucket_of(site)];
+    return !index || stubs[index - 1].state == STUB_NEW;
+}
+
+/* The site's stub, made if there is none. The lock is held. */
+static struct stub *find_stub(u64 site) {
+    u32 bucket = bucket_of(site);
+    if (buckets[bucket]) return &stubs[buckets[bucket] - 1];
+    struct stub *stub;
     if (stub_count == MAX_STUBS) die("this program has more call sites than the limit of 8192", "", 0);
     stub = &stubs[stub_count++];
     fill(stub, site, stub_count);
@@ -86,17 +96,29 @@ struct stub *stub_of_site(u64 site, u64 number) {
     if (site < lowest) lowest = site;
     if (site > highest) highest = site;
     count_stat(STAT_SITES);
-found:
+    return stub;
+}
+
+struct stub *stub_of_site(u64 site, u64 number) {
+    lock_sites();
+    struct stub *stub = find_stub(site);
+    if (stub->state == STUB_NEW) hint_site(site, number);
     if (++stub->hits >= shared->threshold && stub->state == STUB_NEW && !(options & OPTION_NO_REWRITE))
         rewrite(stub, number);
     unlock_sites();
     return stub;
 }
 
+void rewrite_early(u64 site, u64 number) {
+    if (stub_count >= MAX_STUBS / 2) return;
+    struct stub *stub = find_stub(site);
+    if (stub->state == STUB_NEW) rewrite(stub, number);
+}
+
 void reset_sites(u64 address, u64 bytes) {
+    forget_code(address, bytes);
     if (address > highest || address + bytes <= lowest) return;
     lock_sites();
-    forget_code(address, bytes);
     for (u32 i = 0; i < stub_count; i++)
         if (stubs[i].site - address < bytes) stubs[i].state = STUB_NEW, stubs[i].hits = 0;
     unlock_sites();

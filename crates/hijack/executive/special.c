@@ -63,7 +63,6 @@ static int sigreturn(struct block *block) {
     return ENTER_SIGRETURN;
 }
 
-/* Whether the path names this process' own executable, which is the executive's for the kernel. */
 int is_own_executable(struct block *block, u64 path) {
     char text[40];
     i64 length = copy_string(text, path, sizeof text);
@@ -77,17 +76,41 @@ int is_own_executable(struct block *block, u64 path) {
     return pid && pid == block->pid && same_string(at, "/exe");
 }
 
-static int readlink_own(struct block *block, u64 path, u64 to, u64 bytes) {
-    if (!executable[0] || !is_own_executable(block, path)) return ENTER_KERNEL;
+/* What the kernel says of the executive's file, and the guest must not see. */
+static const char own_link[] = "/memfd:hijack (deleted)";
+
+/*
+ * A link was read into the guest's buffer. Strings of the guest are read by the kernel, which costs as much as a call: so
+ * only where the answer may be the executive's name.
+ */
+static void link_was_read(struct block *block, u64 path, u64 to, u64 bytes) {
+    u64 got = block->rax, compared = got < sizeof own_link - 1 ? got : sizeof own_link - 1;
+    if (!executable[0] || memcmp((const void *)to, own_link, compared) || !is_own_executable(block, path)) return;
     u64 length = string_length(executable);
-    if ((i32)bytes <= 0) return answer(block, -EINVAL);
     if (length > bytes) length = bytes;
-    return answer(block, copy_out(to, executable, length) ? -EFAULT : (i64)length);
+    block->rax = copy_out(to, executable, length) ? -EFAULT : (i64)length;
 }
 
-static int open_own(struct block *block, u32 index) {
-    if (executable[0] && is_own_executable(block, block->call[index])) block->call[index] = (u64)executable;
-    return ENTER_KERNEL;
+/*
+ * The kernel opened a file, so that the path was there to be read just now: it is looked at without the kernel's help.
+ * `index` is that of its path.
+ */
+static void file_was_opened(struct block *block, u32 index, u64 flags) {
+    i64 file = block->rax;
+    const char *path = (const char *)block->call[index];
+    if ((flags & O_ACCMODE) && is_memory_file(file)) {
+        count_stat(STAT_REFUSED);
+        SYS1(__NR_close, file);
+        block->rax = -EACCES;
+        return;
+    }
+    if (path[0] != '/' || path[1] != 'p' || path[2] != 'r' || path[3] != 'o' || !executable[0]) return;
+    if (!is_own_executable(block, (u64)path)) return;
+    SYS1(__NR_close, file);
+    u64 call[7];
+    memcpy(call, block->call, sizeof call);
+    call[index] = (u64)executable;
+    block->rax = SYS4(call[0], call[1], call[2], call[3], call[4]);
 }
 
 int special(struct block *block) {
@@ -114,22 +137,41 @@ int special(struct block *block) {
     case __NR_setuid: share_with(block->rdi); return ENTER_KERNEL;
     case __NR_setreuid:
     case __NR_setresuid: share_with(block->rsi); return ENTER_KERNEL;
-    case __NR_readlink: return readlink_own(block, block->rdi, block->rsi, block->rdx);
-    case __NR_readlinkat: return readlink_own(block, block->rsi, block->rdx, block->r10);
-    case __NR_open: return open_own(block, 1);
-    case __NR_openat: return open_own(block, 2);
     }
     return ENTER_KERNEL;
 }
 
-/* The kernel has made the call: what the guest sees of SIGSYS in masks. */
-void special_after(struct block *block) {
-    if (options & OPTION_VIRTUAL_TIME) virtual_time_after(block);
-    if (block->call[0] != __NR_rt_sigprocmask || block->rax) return;
+static void mask_was_set(struct block *block) {
     u64 old;
     if (block->rdx && block->sys_blocked && !copy_in(&old, block->rdx, 8)) {
         old |= bit(SIGSYS);
         copy_out(block->rdx, &old, 8);
     }
     block->sys_blocked = block->sys_next;
+}
+
+/* Code of a file, by the loader or dlopen: its sites may be known. */
+static void was_mapped(struct block *block) {
+    u64 rights = PROT_READ | PROT_WRITE | PROT_EXEC;
+    if ((block->call[3] & rights) != (PROT_READ | PROT_EXEC) || (block->call[4] & MAP_ANONYMOUS)) return;
+    if ((block->call[4] & MAP_TYPE) != MAP_PRIVATE) return;
+    u64 key = identity((i32)block->call[5]), bytes = (block->call[2] + 4095) & ~4095ul;
+    if (key) know_code(block->rax, block->rax + bytes, key, block->call[6]);
+}
+
+/* The kernel has made the call: what the guest sees of it, and what it may not keep. */
+void special_after(struct block *block) {
+    if (options & OPTION_VIRTUAL_TIME) virtual_time_after(block);
+    if (is_error(block->rax)) return;
+    u64 flags = 0;
+    switch (block->call[0]) {
+    case __NR_rt_sigprocmask: return mask_was_set(block);
+    case __NR_readlink: return link_was_read(block, block->call[1], block->call[2], block->call[3]);
+    case __NR_readlinkat: return link_was_read(block, block->call[2], block->call[3], block->call[4]);
+    case __NR_open: return file_was_opened(block, 1, block->call[2]);
+    case __NR_creat: return file_was_opened(block, 1, O_WRONLY);
+    case __NR_openat: return file_was_opened(block, 2, block->call[3]);
+    case __NR_mmap: return was_mapped(block);
+    case __NR_openat2: return copy_in(&flags, block->call[3], sizeof flags) ? (void)0 : file_was_opened(block, 2, flags);
+    }
 }

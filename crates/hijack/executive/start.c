@@ -104,6 +104,10 @@ static void set_flags(void) {
     if (options & OPTION_VIRTUAL_TIME)
         for (u32 i = 0; i < array_length(clock_numbers); i++) call_flags[clock_numbers[i]] |= FLAG_SPECIAL;
     u32 rules = shared->rule_count < MAX_RULES ? shared->rule_count : MAX_RULES;
+    int names_site = 0;
+    for (u32 rule = 0; rule < rules; rule++) names_site |= shared->rules[rule].site != 0;
+    /* Sites are numbered by their first calls by signal. */
+    use_hints(!names_site);
     for (u32 rule = 0; rule < rules; rule++)
         for (u32 i = 0; i < MAX_CALLS; i++)
             if (shared->rules[rule].calls[i / 64] >> (i % 64) & 1) call_flags[i] |= FLAG_POLICY;

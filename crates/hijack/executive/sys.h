@@ -48,6 +48,7 @@ ALWAYS_INLINE u64 time_stamp(void) {
 
 void *memcpy(void *to, const void *from, u64 bytes);
 void *memset(void *to, int value, u64 bytes);
+int memcmp(const void *a, const void *b, u64 bytes);
 u64 string_length(const char *text);
 int same_string(const char *a, const char *b);
 /* Appends the decimal digits of `value` and a zero byte; returns the new end. */

@@ -189,7 +189,7 @@ i64 clone_thread(struct block *block, i64 number) {
     }
     block_is_kept[child->index] = (flags & CLONE_VM) && (flags & CLONE_VFORK);
     /* A copied address space must hold no lock of a thread that it does not hold. */
-    if (!(flags & CLONE_VM)) lock_sites();
+    if (!(flags & CLONE_VM)) apply_new_hints(), lock_sites();
     i64 result = make_thread(number, arguments, child);
     if (!(flags & CLONE_VM)) unlock_sites();
     /* The parent of a process keeps no block for it; a vfork child has gone by now. */

@@ -6,6 +6,7 @@
 
 use crate::calls;
 use crate::control::Registers;
+use crate::rules::Asked;
 use crate::session::{ASK_LIMIT, Options};
 use crate::shared::{MAX_RULES, Memory, QUESTIONS, RawQuestion, SLOT_USED};
 use orbit_linux::{futex, poll, signals};
@@ -41,7 +42,7 @@ pub struct Question {
     pub pid: u32,
     /// Index of the rule that asks; `None`: the policy object asks.
     pub rule: Option<usize>,
-    /// The name behind `ask` in the rule; empty: none.
+    /// The name behind `ask` or `ask service` in the rule; empty: none.
     pub name: String,
     /// Number of the call.
     pub number: u64,
@@ -146,9 +147,14 @@ type Function = dyn FnMut(&Question, Duration) -> Option<Answer> + Send;
 pub struct Decider(Arc<Mutex<Function>>);
 
 impl Decider {
-    /// From a function. It may ask an orbit, a service, or whatever else; a guest waits for `Options::ask_limit`.
+    /// From a function. It may ask an orbit, or whatever else; a guest waits for `Options::ask_limit`.
     pub fn new(mut decide: impl FnMut(&Question) -> Answer + Send + 'static) -> Decider {
-        Decider(Arc::new(Mutex::new(move |question: &Question, _| Some(decide(question)))))
+        Decider::bounded(move |question: &Question, _| Some(decide(question)))
+    }
+
+    /// From a function that gets the time a guest waits, takes not much longer, and returns `None` where it has no answer.
+    pub fn bounded(decide: impl FnMut(&Question, Duration) -> Option<Answer> + Send + 'static) -> Decider {
+        Decider(Arc::new(Mutex::new(decide)))
     }
 
     /// A program, started by the shell, that gets each question as a line of JSON and answers by a line: `pass`, a
@@ -164,7 +170,7 @@ impl Decider {
             return Err(io::Error::other("no pipes to the decider"));
         };
         let mut program = Program { to, from, read: Vec::new(), owes: false, _child: Reaped(child) };
-        Ok(Decider(Arc::new(Mutex::new(move |question: &Question, limit| program.ask(question, limit)))))
+        Ok(Decider::bounded(move |question: &Question, limit| program.ask(question, limit)))
     }
 
     fn decide(&self, question: &Question, limit: Duration) -> Option<Answer> {
@@ -190,7 +196,7 @@ pub(crate) struct Attendant {
 impl Attendant {
     /// Starts it if the options need it.
     pub fn start(memory: &Arc<Memory>, image: (u64, u64), options: &Options) -> io::Result<Option<Attendant>> {
-        if options.object.is_none() && options.decider.is_none() {
+        if options.object.is_none() && options.decider.is_none() && options.services.is_none() {
             return Ok(None);
         }
         let ends = Arc::new(AtomicBool::new(false));
@@ -198,7 +204,8 @@ impl Attendant {
             memory: Arc::clone(memory),
             image,
             decider: options.decider.clone(),
-            names: options.rules.iter().map(|rule| rule.asks().to_owned()).collect(),
+            services: options.services.clone(),
+            asked: options.rules.iter().map(|rule| rule.asks().cloned()).collect(),
             limit: options.object_limit.unwrap_or(OBJECT_LIMIT),
             ask_limit: options.ask_limit.unwrap_or(ASK_LIMIT),
             running: HashMap::new(),
@@ -232,8 +239,9 @@ struct Work {
     memory: Arc<Memory>,
     image: (u64, u64),
     decider: Option<Decider>,
-    /// For each rule the name by which it asks.
-    names: Vec<String>,
+    services: Option<Decider>,
+    /// For each rule whom it asks.
+    asked: Vec<Option<Asked>>,
     limit: Duration,
     /// How long a guest waits for an answer.
     ask_limit: Duration,
@@ -259,8 +267,16 @@ impl Work {
         if state & 3 != ASKED {
             return;
         }
-        let question = copy(raw, &self.names);
-        let answer = self.decider.as_ref().and_then(|decider| decider.decide(&question, self.ask_limit));
+        let mut question = copy(raw);
+        let asked = question.rule.and_then(|rule| self.asked.get(rule)?.as_ref());
+        let decider = match asked {
+            Some(Asked::Service(_)) => &self.services,
+            _ => &self.decider,
+        };
+        if let Some(Asked::Service(name) | Asked::Decider(name)) = asked {
+            question.name.clone_from(name);
+        }
+        let answer = decider.as_ref().and_then(|decider| decider.decide(&question, self.ask_limit));
         let (verdict, result) = match answer {
             Some(Answer::Pass) => (0, 0),
             Some(Answer::Result(result)) => (1, result),
@@ -299,7 +315,7 @@ impl Work {
     }
 }
 
-fn copy(raw: &RawQuestion, names: &[String]) -> Question {
+fn copy(raw: &RawQuestion) -> Question {
     let word = |word: &AtomicU32| word.load(Ordering::Relaxed);
     let number = raw.number.load(Ordering::Relaxed);
     let rule = word(&raw.rule) as usize;
@@ -307,7 +323,7 @@ fn copy(raw: &RawQuestion, names: &[String]) -> Question {
         tid: word(&raw.tid),
         pid: word(&raw.pid),
         rule: (rule < MAX_RULES).then_some(rule),
-        name: names.get(rule).cloned().unwrap_or_default(),
+        name: String::new(),
         number,
         call: calls::by_number(number).map_or("", |call| call.name),
         arguments: std::array::from_fn(|nth| raw.arguments[nth].load(Ordering::Relaxed)),

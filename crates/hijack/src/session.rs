@@ -6,7 +6,7 @@ use crate::object::Object;
 use crate::reader::{Event, Reader};
 use crate::rules::Rules;
 use crate::shared::{
-    Memory, OPTION_IO_URING, OPTION_LOSSY, OPTION_NO_REWRITE, OPTION_OBJECT_KILL, OPTION_SAVE_ALL, OPTION_TRACE,
+    Memory, OPTION_ASK_KILL, OPTION_IO_URING, OPTION_LOSSY, OPTION_NO_REWRITE, OPTION_OBJECT_KILL, OPTION_SAVE_ALL, OPTION_TRACE,
     OPTION_VIRTUAL_TIME, ObjectDescription, SHARE_BYTES, Shared, VERSION,
 };
 use crate::time::{Jump, Speed};
@@ -64,14 +64,19 @@ pub struct Options {
     pub object_limit: Option<Duration>,
     /// Answers the questions of `ask` rules and of the policy object.
     pub decider: Option<Decider>,
-    /// How long a guest waits for an answer before its call passes. `None`: 1 s.
+    /// Answers the questions of `ask service` rules: see `orbit_service::decider`.
+    pub services: Option<Decider>,
+    /// How long a guest waits for an answer. `None`: 1 s.
     pub ask_limit: Option<Duration>,
+    /// What becomes of a process whose question has no answer by then.
+    pub on_no_answer: OnFailure,
 }
 
-/// What becomes of a process whose policy object faults or uses more CPU time than its limit. Either is counted.
+/// What becomes of a process whose policy object faults or uses more CPU time than its limit, or whose question has no
+/// answer. Each is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFailure {
-    /// The call passes, and the object is not asked again in this process.
+    /// The call passes; a policy object is not asked again in this process.
     #[default]
     Pass,
     /// The process ends with status 120 and a sentence on stderr.
@@ -154,12 +159,21 @@ impl Session {
             let needs = "it needs Linux 5.11, and does not work under an executive";
             return Err(io::Error::other(format!("Syscall User Dispatch is not available: {why}; {needs}")));
         }
+        if let orbit_linux::Support::No(why) = dispatch::probe_gs_base() {
+            return Err(io::Error::other(format!("FSGSBASE is not available: {why}; it needs Linux 5.9 (orbit doctor)")));
+        }
         let Some(program) = arguments.first() else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no program given"));
         };
-        if let (Some(rule), None) = (options.rules.asking(), &options.decider) {
-            let problem = format!("rule `{rule}` asks, and there is no decider (--decider) to answer");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+        let deciders = [
+            (false, &options.decider, "decider (--decider)"),
+            (true, &options.services, "host of services (orbit service run, --services)"),
+        ];
+        for (is_service, decider, what) in deciders {
+            if let (Some(rule), None) = (options.rules.asking(is_service), decider) {
+                let problem = format!("rule `{}` asks, and there is no {what} to answer", rule.text);
+                return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
+            }
         }
         let path = find(program)?;
         let file = File::open(&path).map_err(|error| named(&path, &error))?;
@@ -305,6 +319,7 @@ fn fill(shared: &mut Shared, options: &Options) {
         | flag(options.io_uring, OPTION_IO_URING)
         | flag(options.save_all, OPTION_SAVE_ALL)
         | flag(options.on_object_failure == OnFailure::Kill, OPTION_OBJECT_KILL)
+        | flag(options.on_no_answer == OnFailure::Kill, OPTION_ASK_KILL)
         | flag(speed.is_some() || jump.is_some(), OPTION_VIRTUAL_TIME);
     if let Some(object) = &options.object {
         let bytes = object.image.len() as u64;

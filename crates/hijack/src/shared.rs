@@ -6,7 +6,9 @@ use orbit_linux::segment::Segment;
 use std::io;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
+/// From `hint_generation` to the end of `struct extension_memory`.
+const HINTS_BYTES: usize = 64 + 32 * 8 + 32 * 128 * 8;
 pub(crate) const MAX_CALLS: usize = 512;
 pub(crate) const MAX_SLOTS: usize = 2048;
 pub(crate) const RING_BYTES: usize = 65536;
@@ -22,6 +24,7 @@ pub(crate) const OPTION_IO_URING: u32 = 8;
 pub(crate) const OPTION_SAVE_ALL: u32 = 16;
 pub(crate) const OPTION_VIRTUAL_TIME: u32 = 32;
 pub(crate) const OPTION_OBJECT_KILL: u32 = 64;
+pub(crate) const OPTION_ASK_KILL: u32 = 128;
 
 const CHANNELS_BYTES: usize = 64 * 256;
 pub(crate) const QUESTIONS: usize = 64;
@@ -155,6 +158,8 @@ struct Extension {
     questions: [RawQuestion; QUESTIONS],
     share: [AtomicU8; SHARE_BYTES],
     inspections: [Inspection; MAX_SLOTS],
+    /// Only guests read and write them.
+    hints: [u8; HINTS_BYTES],
 }
 
 #[repr(C)]

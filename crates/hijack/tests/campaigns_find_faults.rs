@@ -32,6 +32,13 @@ fn a_rule_replays_its_run() {
 }
 
 #[test]
+fn a_loader_that_gives_up_is_no_crash_of_the_program() {
+    let all = Campaign::new("enomem", vec!["true".into()]).expect("known").run(|_| Ok(())).expect("trials");
+    assert!(all.iter().any(|trial| trial.verdict == Verdict::Start), "{all:?}");
+    assert!(all.iter().all(|trial| trial.verdict >= Verdict::Failed), "{all:?}");
+}
+
+#[test]
 fn an_unknown_fault_is_a_sentence() {
     let error = Campaign::new("eintr,ebad", vec!["true".into()]).err().expect("refused");
     assert!(error.starts_with("no fault `ebad`; there are eintr, enomem"), "{error}");

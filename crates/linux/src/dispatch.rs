@@ -50,3 +50,14 @@ pub fn probe() -> Support {
         (false, _) => Support::No("the trial was killed".into()),
     }
 }
+
+/// Whether programs may read and set the base of gs by instructions (FSGSBASE: Linux 5.9, and a CPU that has it).
+pub fn probe_gs_base() -> Support {
+    const FSGSBASE: libc::c_ulong = 2;
+    // SAFETY: reads a word that the kernel gave this process at its start.
+    match unsafe { libc::getauxval(libc::AT_HWCAP2) } & FSGSBASE {
+        _ if !cfg!(target_arch = "x86_64") => Support::No("the executive is written for x86-64".into()),
+        0 => Support::No("the kernel or the processor does not offer the gs base to programs".into()),
+        _ => Support::Yes,
+    }
+}

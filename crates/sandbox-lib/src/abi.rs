@@ -16,6 +16,7 @@
 //! it cannot reach a service's data or the host, which clamps what it reads.
 
 use crate::published::Table;
+use crate::question::Questions;
 use crate::queue::Queue;
 use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64};
 
@@ -62,7 +63,7 @@ pub const STACK_AT: usize = FAULT_STACK_AT - STACK_LEN;
 pub const STACK_LEN: usize = 0x4000;
 
 /// What a directory begins with.
-pub const MAGIC: u64 = 0x6f72_6269_7473_0003;
+pub const MAGIC: u64 = 0x6f72_6269_7473_0004;
 /// Handles of a service at most.
 pub const GRANTS: usize = 32;
 /// Attributes that all services of a host may set, at most.
@@ -252,6 +253,8 @@ pub struct Control {
     pub checked_at: AtomicU64,
     /// Posted events not yet handled.
     pub queue: Queue,
+    /// Questions not yet answered.
+    pub questions: Questions,
     /// Nanoseconds from due to handler, latest runs, by number of the run.
     pub delays: [AtomicU32; KEPT],
     /// CPU nanoseconds, latest runs.
@@ -360,6 +363,8 @@ pub const READABLE: u32 = 4;
 pub const TRACEPOINT: u32 = 5;
 /// Event: another service ran; the value is how often since the last event.
 pub const SERVICE: u32 = 6;
+/// Event: somebody waits for an answer; the value is the question's number.
+pub const QUESTION: u32 = 7;
 
 /// A process's own page: what it had before it joined. Inherited, as a copy, by its children.
 #[repr(C)]

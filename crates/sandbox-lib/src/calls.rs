@@ -6,6 +6,7 @@
 use crate::abi::{self, Grant, Record};
 use crate::control::Control;
 use crate::guard::Verdict;
+use crate::question::Answer;
 use crate::{attribute, bound, run, sys};
 use core::sync::atomic::Ordering::Relaxed;
 
@@ -15,6 +16,8 @@ const NO_RIGHT: i64 = -13;
 const NO_HANDLE: i64 = -9;
 /// `-ERANGE`: the guard refused the value.
 const OUT_OF_RANGE: i64 = -34;
+/// `-ENOENT`: no question of this number waits.
+const NO_QUESTION: i64 = -2;
 /// Bytes of a block's header.
 const HEADER: u64 = 16;
 
@@ -161,6 +164,34 @@ pub extern "C" fn orbit_sleep(ns: u64) -> i64 {
 pub unsafe extern "C" fn orbit_control_step(control: *mut Control, now_ns: u64, used_ns: u64) -> i32 {
     // SAFETY: the caller's promise; a pointer that breaks it is a fault in a handler, which aborts it.
     i32::from(unsafe { (*control).step(now_ns, used_ns) })
+}
+
+/// Reads a question to this service into `*words`. 0; `-ENOENT` when it does not wait any more.
+///
+/// # Safety
+/// `words` points to [`crate::question::WORDS`] words that may be written.
+#[cfg_attr(sandbox_object, unsafe(no_mangle))]
+pub unsafe extern "C" fn orbit_question(number: u64, words: *mut u64) -> i64 {
+    within(|slot, _| {
+        let Some(read) = abi::control(slot).questions.read(number) else { return NO_QUESTION };
+        for (nth, word) in read.iter().enumerate() {
+            // SAFETY: the caller's promise; a pointer that breaks it is a fault in a handler, which aborts it.
+            unsafe { words.add(nth).write_volatile(*word) };
+        }
+        0
+    })
+}
+
+/// Answers a question to this service. 0; `-ENOENT` when nobody waits for the answer.
+#[cfg_attr(sandbox_object, unsafe(no_mangle))]
+pub extern "C" fn orbit_answer(number: u64, verdict: u32, result: i64) -> i64 {
+    within(|slot, _| match abi::control(slot).questions.answer(number, Answer { verdict, result }) {
+        Some(bell) => {
+            sys::wake(bell);
+            0
+        }
+        None => NO_QUESTION,
+    })
 }
 
 /// Memory of the service's heap, 16-byte aligned, not cleared; null when it is used up.

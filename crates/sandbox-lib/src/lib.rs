@@ -16,6 +16,7 @@
 //! | [`attribute`] | reading and applying attributes by system calls |
 //! | [`group`] | weight and most CPU time of a process, by its control group |
 //! | [`published`] | attributes that programs publish of themselves |
+//! | [`question`] | questions to a slot and their answers |
 //! | [`queue`] | posted events of a slot |
 //! | [`control`] | the controller of CPU shares (PID), a pure function |
 //! | [`run`] | one run of a handler: claim, open, arm, call, close, charge |
@@ -39,6 +40,7 @@ pub mod gate;
 pub mod group;
 pub mod guard;
 pub mod published;
+pub mod question;
 pub mod queue;
 pub mod run;
 pub mod sys;

@@ -1,5 +1,6 @@
 //! The host's process: owns native and wasm services, answers commands one by one, and tends owners and accounts between.
 
+use crate::asked;
 use crate::config::Config;
 use crate::in_kernel::{self, Kernels};
 use crate::protocol::{self, Class, Load, Reply, Request};
@@ -199,6 +200,13 @@ pub fn run(socket: &Path, config: &Config, ready: impl FnOnce(&Ready)) -> Result
     Ok(())
 }
 
+/// Writes a line to whoever is at the other end.
+pub(crate) fn reply(mut to: &UnixStream, answer: &Reply) -> std::io::Result<()> {
+    let mut bytes = serde_json::to_vec(answer)?;
+    bytes.push(b'\n');
+    to.write_all(&bytes)
+}
+
 /// Whether this process may run on a processor: agents would fail there without a word.
 fn check(cpu: usize) -> Result<()> {
     let failed = |error: std::io::Error| Error::system("the processors of this process", &error);
@@ -241,14 +249,48 @@ impl Daemon {
         let mut line = String::new();
         let by = Instant::now() + ARRIVE;
         BufReader::new(Until { stream, by }.take(protocol::LINE)).read_line(&mut line)?;
-        let reply = match serde_json::from_str::<Request>(&line) {
+        let answer = match serde_json::from_str::<Request>(&line) {
+            Ok(Request::Ask(ask)) => match self.ask(&ask, stream) {
+                Ok(()) => return Ok(()),
+                Err(error) => Reply::Failed(error.to_string()),
+            },
             Ok(request) => self.answer(request).unwrap_or_else(|error| Reply::Failed(error.to_string())),
             Err(error) => Reply::Failed(format!("no command: {error}")),
         };
-        let mut bytes = serde_json::to_vec(&reply)?;
-        bytes.push(b'\n');
-        let mut to = stream;
-        to.write_all(&bytes)
+        reply(stream, &answer)
+    }
+
+    /// Puts a question to a service; its answer is passed on when it comes.
+    fn ask(&mut self, ask: &protocol::Ask, stream: &UnixStream) -> Result<()> {
+        let question = asked::question(ask);
+        let pending = match self.find_named(&ask.service)? {
+            Which::Wasm(id) => self.runner.ask(id, &question)?,
+            Which::Native(id) => self.host.ask(id, &question)?,
+            Which::Kernel(_) => {
+                let text = format!("service {} is in the kernel, and answers no questions", ask.service);
+                return Err(Error::new(Kind::Unsupported, text));
+            }
+        };
+        let stream = stream.try_clone().map_err(|error| Error::system("the connection of a question", &error))?;
+        asked::pass_on(pending, ask, stream)
+    }
+
+    /// A service by its number, or by its name if no other has that.
+    fn find_named(&self, text: &str) -> Result<Which> {
+        let found = self.find(text);
+        if found.is_ok() {
+            return found;
+        }
+        let named = self.list().into_iter().filter(|service| service.name == text && !service.is_revoked);
+        let ids: Vec<String> = named.map(|service| service.id).collect();
+        match &ids[..] {
+            [] => found,
+            [id] => self.find(id),
+            _ => {
+                let text = format!("{} services are named {text:?}: use one of {}", ids.len(), ids.join(", "));
+                Err(Error::new(Kind::Invalid, text))
+            }
+        }
     }
 
     fn note(&mut self, line: String) {
@@ -298,6 +340,7 @@ impl Daemon {
                 }
                 done(id)
             }
+            Request::Ask(_) => Err(Error::new(Kind::Invalid, "a question is answered on its own connection")),
             Request::Log => Ok(Reply::Lines(self.log.iter().cloned().collect())),
             Request::Join { pid } => {
                 let stopped = self.host.join(pid)?;

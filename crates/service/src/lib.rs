@@ -3,14 +3,18 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+mod asked;
 mod config;
+mod decider;
 mod host;
 mod in_kernel;
 mod metrics;
 mod protocol;
 mod top;
 
+pub use decider::decider;
 pub use orbit_services::support;
+pub use protocol::default_socket;
 
 use config::Config;
 use orbit_console::out::{self, Align, BAD, Done, Failure, PLAIN, Table};
@@ -284,6 +288,7 @@ fn show(reply: &Reply, json: bool) -> Done {
     match reply {
         _ if json => out::json(&mut to, reply)?,
         Reply::Done(text) => writeln!(to, "{text}")?,
+        Reply::Answer { verdict, result } => writeln!(to, "{verdict} {result}")?,
         Reply::Lines(lines) => {
             for line in lines {
                 writeln!(to, "{line}")?;

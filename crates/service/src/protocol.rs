@@ -38,6 +38,8 @@ pub enum Request {
         /// What its event carries.
         value: u64,
     },
+    /// Asks a service about a system call.
+    Ask(Ask),
     /// What happened, the latest lines.
     Log,
     /// Makes a running program a member.
@@ -99,6 +101,27 @@ pub struct Load {
     pub arguments: String,
 }
 
+/// A question to a service: see `orbit_services::Question`.
+#[derive(Debug, Serialize, Deserialize)]
+pub struct Ask {
+    /// As `ls` shows it: its number, or the name that no other service has.
+    pub service: String,
+    /// Nanoseconds that the asker waits.
+    pub limit_ns: u64,
+    /// Number of the call.
+    pub call: u64,
+    /// Its arguments.
+    pub arguments: [u64; 6],
+    /// The process.
+    pub pid: u64,
+    /// The thread.
+    pub tid: u64,
+    /// Address of the instruction.
+    pub site: u64,
+    /// The first path among the arguments; empty: none.
+    pub path: String,
+}
+
 /// A service in a list.
 #[derive(Debug, Serialize, Deserialize)]
 pub struct Service {
@@ -143,6 +166,13 @@ pub enum Reply {
         /// Why there are no upcalls, if there are none.
         no_ticks: Option<String>,
     },
+    /// A service's answer: what becomes of the call, and its result.
+    Answer {
+        /// 0: it is made. 1: it is not, and has this result.
+        verdict: u32,
+        /// See `verdict`.
+        result: i64,
+    },
     /// Lines.
     Lines(Vec<String>),
     /// It failed.
@@ -160,8 +190,17 @@ pub fn default_socket() -> PathBuf {
 /// # Errors
 /// When nobody listens there, or the answer is none.
 pub fn ask(socket: &Path, request: &Request) -> io::Result<Reply> {
+    ask_within(socket, request, Duration::from_secs(60))
+}
+
+/// As [`ask`]; the wait for the host's answer is at most this long.
+///
+/// # Errors
+/// As [`ask`].
+pub fn ask_within(socket: &Path, request: &Request, limit: Duration) -> io::Result<Reply> {
     let mut stream = UnixStream::connect(socket)?;
-    stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+    stream.set_read_timeout(Some(limit))?;
+    stream.set_write_timeout(Some(limit))?;
     let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
     stream.write_all(&line)?;

@@ -1,7 +1,8 @@
 //! One wasm service: its module, its memory, the calls it makes, and one run of its handler.
 
 use orbit_services::grant::Granted;
-use orbit_services::{Account, Budget, Control, Error, Event, Kind, Result, Verdict, sys};
+use orbit_services::{Account, Answer, Budget, Control, Error, Event, Kind, Questions, Result, Verdict, sys};
+use std::sync::Arc;
 use std::time::Duration;
 use wasmi::errors::ErrorKind;
 use wasmi::{
@@ -20,7 +21,8 @@ const MIN_PERIOD: Duration = Duration::from_micros(100);
 const HANDLES: usize = 32;
 /// Bytes of arguments at most.
 const ARGUMENTS: usize = 1024;
-/// `-EBADF`, `-EACCES`, `-ERANGE`, `-EIO`.
+/// `-ENOENT`, `-EBADF`, `-EACCES`, `-ERANGE`, `-EIO`.
+const NO_QUESTION: i64 = -2;
 const NO_HANDLE: i64 = -9;
 const NO_RIGHT: i64 = -13;
 const OUT_OF_RANGE: i64 = -34;
@@ -128,6 +130,8 @@ pub enum Outcome {
 /// What the host's side of a module's calls knows.
 struct Guest {
     grants: Vec<Granted>,
+    /// That wait for this service.
+    questions: Arc<Questions>,
     limits: StoreLimits,
     fuel_per_tick: u64,
     account: Account,
@@ -186,7 +190,8 @@ impl Service {
             .build();
         let handles = grants.len();
         let fuel_per_tick = engine.fuel_per_tick;
-        let guest = Guest { grants, limits, fuel_per_tick, account: Account::default(), memory: None };
+        let questions = Arc::default();
+        let guest = Guest { grants, questions, limits, fuel_per_tick, account: Account::default(), memory: None };
         let mut store = Store::new(&engine.engine, guest);
         store.limiter(|guest| &mut guest.limits);
         // Of instantiation: data segments cost fuel too.
@@ -195,7 +200,7 @@ impl Service {
         let linker = calls(&engine.engine).map_err(|error| wrong(error.to_string()))?;
         let instance = linker.instantiate_and_start(&mut store, &module).map_err(|error| {
             wrong(format!(
-                "{error}; it may import \"orbit\" now, get, set and control_step, and use {} bytes of memory",
+                "{error}; it may import \"orbit\" now, get, set, control_step, question and answer, and use {} bytes of memory",
                 spec.memory
             ))
         })?;
@@ -254,6 +259,11 @@ impl Service {
         }
     }
 
+    /// The questions that wait for it.
+    pub(crate) fn questions(&self) -> &Arc<Questions> {
+        &self.store.data().questions
+    }
+
     /// What it used.
     pub fn account(&self) -> Account {
         self.store.data().account
@@ -286,6 +296,12 @@ fn calls(engine: &wasmi::Engine) -> std::result::Result<Linker<Guest>, wasmi::Er
     })?;
     linker.func_wrap("orbit", "control_step", |mut caller: Caller<'_, Guest>, control: u32, now: u64, used: u64| {
         charged(&mut caller, |caller| step(caller, control, now, used))
+    })?;
+    linker.func_wrap("orbit", "question", |mut caller: Caller<'_, Guest>, number: u64, to: u32| {
+        charged(&mut caller, |caller| question(caller, number, to))
+    })?;
+    linker.func_wrap("orbit", "answer", |mut caller: Caller<'_, Guest>, number: u64, verdict: u32, result: i64| {
+        charged(&mut caller, |caller| Ok(answer(caller.data(), number, Answer { verdict, result })))
     })?;
     Ok(linker)
 }
@@ -353,6 +369,23 @@ fn set(guest: &mut Guest, handle: u64, value: i64) -> i64 {
             account.failed += 1;
             number(&error)
         }
+    }
+}
+
+/// Copies a question to this service into its memory.
+fn question(caller: &mut Caller<'_, Guest>, number: u64, to: u32) -> std::result::Result<i64, wasmi::Error> {
+    let Some(words) = caller.data().questions.read(number) else { return Ok(NO_QUESTION) };
+    memory(caller)?.write(&mut *caller, to as usize, words.map(u64::to_le_bytes).as_flattened())?;
+    Ok(0)
+}
+
+fn answer(guest: &Guest, number: u64, answer: Answer) -> i64 {
+    match guest.questions.answer(number, answer) {
+        Some(bell) => {
+            sys::wake(bell);
+            0
+        }
+        None => NO_QUESTION,
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::guest::{Outcome, Service, WasmSpec};
 use orbit_linux::{eventfd, sched};
 use orbit_services::source::Sink;
-use orbit_services::{Account, Budget, Error, Event, Kind, Result, budget, sys};
+use orbit_services::{Account, Budget, Error, Event, Kind, Pending, Question, Result, budget, sys};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
@@ -15,6 +15,7 @@ const QUEUE: usize = 64;
 /// Events: their kinds in `orbit_service.h`.
 const TIMER: u32 = 1;
 const POSTED: u32 = 2;
+const QUESTION: u32 = 7;
 /// The thread wakes up after this, whatever it knows of: nanoseconds.
 const LONGEST_SLEEP_NS: u64 = 1_000_000_000;
 
@@ -56,6 +57,8 @@ struct Slot {
     is_revoked: bool,
     /// Eventfds of those that follow it.
     followers: Vec<Weak<OwnedFd>>,
+    /// Those that wait for an answer know by this that it is gone.
+    is_loaded: Arc<()>,
 }
 
 struct State {
@@ -131,6 +134,7 @@ impl Runner {
             spent_ns: 0,
             is_revoked: false,
             followers: Vec::new(),
+            is_loaded: Arc::new(()),
         };
         state.slots.insert(id, slot);
         drop(state);
@@ -144,6 +148,21 @@ impl Runner {
     /// `NotFound`.
     pub fn post(&self, id: Id, value: u64) -> Result<()> {
         if post(&self.shared, id, POSTED, value) { Ok(()) } else { Err(gone(id)) }
+    }
+
+    /// Asks a service: an event starts its handler, which answers. See [`Pending::wait`].
+    ///
+    /// # Errors
+    /// `NotFound`, also of one that was revoked; `Full` while as many questions wait as there are places.
+    pub fn ask(&self, id: Id, question: &Question) -> Result<Pending> {
+        let asked = {
+            let state = lock(&self.shared.0);
+            let slot = state.slots.get(&id).filter(|slot| !slot.is_revoked).ok_or_else(|| gone(id))?;
+            Pending::new(slot.service.questions(), Arc::downgrade(&slot.is_loaded), question)
+        };
+        let full = || Error::new(Kind::Full, format!("too many questions wait for wasm service {}", id.0));
+        let pending = asked.ok_or_else(full)?;
+        if post(&self.shared, id, QUESTION, pending.number()) { Ok(pending) } else { Err(gone(id)) }
     }
 
     /// An eventfd to which each run of a service adds 1, for [`orbit_services::Opened::service`].
@@ -292,6 +311,8 @@ fn run(slot: &mut Slot, event: &Event, aborts: u64) {
     });
     if outcome != Outcome::Done && account.is_abusive(aborts) {
         slot.is_revoked = true;
+        // Nobody waits for its answers any longer.
+        slot.is_loaded = Arc::new(());
         slot.service.grants().iter().for_each(orbit_services::grant::Granted::restore);
     }
 }

@@ -35,12 +35,14 @@ extern "C" {
 #define ORBIT_READABLE 4   /* 0 */
 #define ORBIT_TRACEPOINT 5 /* hits since the last one */
 #define ORBIT_SERVICE 6    /* runs of another service since the last one */
+#define ORBIT_QUESTION 7   /* the number of a question that waits for orbit_answer */
 
 /* Errors, negated, as everywhere. */
 #define ORBIT_EBADF 9   /* the number is no handle of this service */
 #define ORBIT_EACCES 13 /* the handle lacks the right */
 #define ORBIT_ERANGE 34 /* the guard refused the value */
 #define ORBIT_ESRCH 3   /* the target is gone */
+#define ORBIT_ENOENT 2  /* no such question */
 #define ORBIT_EPERM 1   /* the thread that ran the handler may not do this */
 
 /* What the service was loaded with. */
@@ -66,6 +68,18 @@ struct orbit_control {
 	int64_t integral_ns, error_ns;
 };
 
+/* A question: a system call of a guest of `orbit hijack`, whose rule says `ask service NAME`. The guest waits. */
+struct orbit_question {
+	uint64_t call;        /* its number */
+	uint64_t argument[6];
+	uint64_t pid, tid, site;
+	char path[128];       /* the first path among the arguments, cut; empty: it has none */
+};
+
+/* Answers. Errors are results, negated. */
+#define ORBIT_PASS 0   /* the call is made */
+#define ORBIT_RESULT 1 /* it is not, and has this result */
+
 /* The service itself: called for each event. */
 ORBIT_EXPORT(orbit_handler)
 void orbit_handler(const struct orbit_context *context, const struct orbit_event *event);
@@ -78,6 +92,10 @@ ORBIT_IMPORT(get) int64_t orbit_get(uint64_t handle, int64_t *value);
 ORBIT_IMPORT(set) int64_t orbit_set(uint64_t handle, int64_t value);
 /* One step of a share's controller: 1 if the process is owed time in this period. */
 ORBIT_IMPORT(control_step) int32_t orbit_control_step(struct orbit_control *control, uint64_t now_ns, uint64_t used_ns);
+/* Reads the question of an ORBIT_QUESTION event: 0, or -ORBIT_ENOENT when it does not wait any more. */
+ORBIT_IMPORT(question) int64_t orbit_question(uint64_t number, struct orbit_question *question);
+/* Answers it, in this run or a later one: 0, or -ORBIT_ENOENT when nobody waits for the answer. */
+ORBIT_IMPORT(answer) int64_t orbit_answer(uint64_t number, uint32_t verdict, int64_t result);
 #ifndef __wasm__
 /* The run is about to wait. In a thread of the service's own: 0. In an upcall or an agent it does not return: the run
  * begins again in that thread, from the start of the handler. Time that it waits is not charged. */

@@ -6,6 +6,7 @@
 
 use crate::account::Account;
 use crate::agent::{Agent, Part};
+use crate::ask::{Pending, Question};
 use crate::budget::{self, Budget};
 use crate::clocks::Clocks;
 use crate::elf;
@@ -507,6 +508,21 @@ impl Host {
         Ok(self.shared.post(id.slot, abi::POSTED, value))
     }
 
+    /// Asks a service: an event starts its handler, which answers. See [`Pending::wait`].
+    ///
+    /// # Errors
+    /// `NotFound`; `Full` while as many questions wait as there are places.
+    pub fn ask(&self, id: ServiceId, question: &Question) -> Result<Pending> {
+        let loaded = self.of(id)?;
+        if loaded.is_revoked {
+            return Err(Error::new(Kind::NotFound, format!("service {} was revoked", loaded.name)));
+        }
+        let loaded = Arc::downgrade(&loaded.is_loaded);
+        let pending = Pending::of_slot(self.shared.clone(), id.slot, loaded, question);
+        let pending = pending.filter(|asked| self.shared.post(id.slot, abi::QUESTION, asked.number()));
+        pending.ok_or_else(|| Error::new(Kind::Full, "too many events and questions wait for the service"))
+    }
+
     /// Lets events of a source start a service's handler, from now until it is unloaded or revoked.
     ///
     /// # Errors
@@ -622,6 +638,8 @@ impl Host {
         }
         if let Some(loaded) = &mut self.services[slot] {
             loaded.is_revoked = true;
+            // Nobody follows it, or waits for its answers, any longer.
+            loaded.is_loaded = Arc::new(());
             let grants = std::mem::take(&mut loaded.grants);
             self.release(&grants);
         }

@@ -17,6 +17,7 @@
 
 pub mod account;
 pub mod agent;
+pub mod ask;
 pub mod budget;
 mod clocks;
 pub mod elf;
@@ -40,6 +41,7 @@ mod tracepoint;
 
 pub use account::Account;
 pub use agent::Agent;
+pub use ask::{Pending, Question};
 pub use budget::Budget;
 pub use error::{Error, Kind, Result};
 pub use grant::Granted;
@@ -51,6 +53,7 @@ pub use orbit_sandbox_lib::abi as layout;
 pub use orbit_sandbox_lib::abi::Event;
 pub use orbit_sandbox_lib::control::Control;
 pub use orbit_sandbox_lib::guard::{Guard, Verdict};
+pub use orbit_sandbox_lib::question::{Answer, Questions, WORDS};
 pub use orbit_sandbox_lib::{attribute, gate, group, published, sys};
 pub use program::Program;
 pub use region::Region;

@@ -19,6 +19,8 @@ pub enum Verdict {
     Leaked,
     /// It reports a failure.
     Failed,
+    /// It ended before anything of it ran: the loader, or libc for it, met the fault and gave up.
+    Start,
     /// As without the fault.
     Unaffected,
     /// The call was not made.

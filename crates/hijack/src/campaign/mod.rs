@@ -24,7 +24,7 @@ use std::io::{self, Read};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
-use witness::Witness;
+use witness::{Stack, Witness};
 
 /// How long a guest may wait while its stack is taken.
 const ASK_LIMIT: Duration = Duration::from_secs(30);
@@ -130,7 +130,11 @@ impl Campaign {
             if planned.call == "brk" {
                 ended.allowance = judge::WITHOUT_BRK;
             }
-            let (verdict, findings) = judge::judge(&first, &ended);
+            let (mut verdict, findings) = judge::judge(&first, &ended);
+            if stack.is_loaders && matches!(verdict, Verdict::Crashed | Verdict::Failed) {
+                verdict = Verdict::Start;
+            }
+            let stack = stack.frames;
             let Planned { fault, call, site, rule, .. } = planned;
             let status = ended.status.unwrap_or(128 + libc::SIGKILL);
             let (site, replay) = (format!("{site:#x}"), self.replay(&rule));
@@ -164,7 +168,7 @@ impl Campaign {
     }
 
     /// A run with a fault, and the stack at the call that met it.
-    fn trial(&self, planned: &Planned, limit: Duration) -> io::Result<(Ended, Vec<String>)> {
+    fn trial(&self, planned: &Planned, limit: Duration) -> io::Result<(Ended, Stack)> {
         let Planned { call, conditions, after, rule, .. } = planned;
         let mut rules = witness::rules(Some(&format!("{call}{conditions} -> ask site after {after} once")))?;
         rules.extend(parsed(rule)?).map_err(|error| io::Error::other(error.to_string()))?;
@@ -177,7 +181,7 @@ impl Campaign {
         mut options: Options,
         limit: Option<Duration>,
         seen: impl FnMut(u64, u64),
-    ) -> io::Result<(Ended, Vec<String>)> {
+    ) -> io::Result<(Ended, Stack)> {
         if let Some(command) = &self.prepare {
             match shell(command)? {
                 (0, _) => {}
@@ -192,7 +196,7 @@ impl Campaign {
         options.ask_limit = Some(ASK_LIMIT);
         let began = SystemTime::now();
         let mut ended = run(&options, &self.arguments, limit, seen)?;
-        let mut stack = Vec::new();
+        let mut stack = Stack::default();
         if let Some(pid) = ended.pid {
             (ended.held, stack) = witness.ended(pid);
         }

@@ -4,10 +4,10 @@
 
 use super::judge::{AllHeld, Held};
 use super::parsed;
-use crate::rules::{Action, Rule, Rules};
+use crate::rules::{Action, Asked, Rule, Rules};
 use crate::{Answer, Decider, Question, calls};
 use orbit_inspect::Maps;
-use orbit_inspect::stacks::Unwinder;
+use orbit_inspect::stacks::{Frame, Unwinder};
 use orbit_linux::remote;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -52,7 +52,7 @@ pub(super) fn rules(site: Option<&str>) -> io::Result<Rules> {
         calls: exit,
         conditions: Vec::new(),
         site: 0,
-        action: Action::Ask("exits".to_owned()),
+        action: Action::Ask(Asked::Decider("exits".to_owned())),
         skip: 0,
         times: 0,
         every: 1,
@@ -62,10 +62,19 @@ pub(super) fn rules(site: Option<&str>) -> io::Result<Rules> {
     Ok(rules)
 }
 
+/// The stack at the call that met the fault.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Stack {
+    /// Innermost first.
+    pub frames: Vec<String>,
+    /// The loader made the call, or libc for it, before anything of the program ran.
+    pub is_loaders: bool,
+}
+
 /// What was seen of one run.
 #[derive(Default)]
 struct Seen {
-    stack: Vec<String>,
+    stack: Stack,
     made: BTreeSet<PathBuf>,
     /// By process. A question may come twice, if a signal comes first.
     held: BTreeMap<u32, Held>,
@@ -93,7 +102,7 @@ impl Witness {
     }
 
     /// What processes had at their exit, and the stack at the fault.
-    pub fn ended(&self, first: u32) -> (AllHeld, Vec<String>) {
+    pub fn ended(&self, first: u32) -> (AllHeld, Stack) {
         let seen = lock(&self.0);
         let mut all = Held::default();
         for held in seen.held.values() {
@@ -121,8 +130,8 @@ fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
 }
 
 /// The stack of the thread that asks.
-fn stack(question: &Question) -> Vec<String> {
-    let Ok(mut unwinder) = Unwinder::new(question.pid as i32) else { return Vec::new() };
+fn stack(question: &Question) -> Stack {
+    let Ok(mut unwinder) = Unwinder::new(question.pid as i32) else { return Stack::default() };
     let r = question.registers;
     // In DWARF's order; a call destroys rcx and r11.
     let registers = [
@@ -145,8 +154,18 @@ fn stack(question: &Question) -> Vec<String> {
         question.site,
     ];
     let copies = unwinder.copy_from(question.tid as i32, registers);
-    let frames = unwinder.name(copies).into_iter().flat_map(|stack| stack.frames);
-    frames.take(MAX_FRAMES).map(|frame| frame.to_string()).collect()
+    let frames: Vec<Frame> = unwinder.name(copies).into_iter().flat_map(|stack| stack.frames).collect();
+    let modules: Vec<&str> = frames.iter().map(|frame| frame.module.as_str()).collect();
+    Stack { is_loaders: is_loaders(&modules), frames: frames.iter().take(MAX_FRAMES).map(Frame::to_string).collect() }
+}
+
+/// Whether a stack of these modules, innermost first, is the loader's: it began there, and has nothing but it and libc.
+fn is_loaders(modules: &[&str]) -> bool {
+    let is = |module: &str, begins: &[&str]| {
+        let name = module.rsplit('/').next().unwrap_or(module);
+        begins.iter().any(|begin| name.starts_with(begin))
+    };
+    modules.last().is_some_and(|last| is(last, &["ld-"])) && modules.iter().all(|all| is(all, &["ld-", "libc."]))
 }
 
 /// The path that the call would make.
@@ -221,5 +240,18 @@ pub(super) fn group(group: i32, grace: Duration) -> Vec<String> {
             return alive;
         }
         std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_loaders;
+
+    #[test]
+    fn a_stack_is_the_loaders_until_the_program_or_a_library_has_a_part_in_it() {
+        let (loader, libc) = ("/lib64/ld-linux-x86-64.so.2", "/usr/lib/x86_64-linux-gnu/libc.so.6");
+        assert!(is_loaders(&[loader, loader]) && is_loaders(&[libc, loader]));
+        assert!(!is_loaders(&[libc, "/bin/x"]) && !is_loaders(&[libc, "/usr/lib/libfoo.so", loader]));
+        assert!(!is_loaders(&[loader, libc]) && !is_loaders(&[]));
     }
 }

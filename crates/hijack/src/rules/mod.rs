@@ -6,7 +6,8 @@
 //! openat(path="/etc/hosts") -> "/run/fake"
 //! read|recvfrom(size>4096) -> size=1
 //! * at site 12 -> EINTR once
-//! unlink* -> ask service
+//! unlink* -> ask judge
+//! connect -> ask service firewall
 //! clock_* -> virtual x100
 //! ```
 //!
@@ -68,12 +69,21 @@ pub enum Action {
     Text(u8, String),
     /// The call is made; later rules are not asked.
     Pass,
-    /// The host's decider is asked, by this name (which may be empty).
-    Ask(String),
+    /// The host is asked.
+    Ask(Asked),
     /// All clocks of guests run at this speed, from the start on.
     Speed(Speed),
     /// The guests' real-time clock jumps.
     Jump(Jump),
+}
+
+/// Who is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// [`crate::Options::decider`], by this name (which may be empty).
+    Decider(String),
+    /// [`crate::Options::services`]: the service of this name or number.
+    Service(String),
 }
 
 /// What must hold of an argument: its index, or `0x80 |` role.
@@ -128,9 +138,9 @@ pub struct Rule {
 }
 
 impl Rule {
-    /// The name by which it asks; empty: it has none, or does not ask.
-    pub(crate) fn asks(&self) -> &str {
-        if let Action::Ask(name) = &self.action { name } else { "" }
+    /// Whom it asks; `None`: it does not ask.
+    pub fn asks(&self) -> Option<&Asked> {
+        if let Action::Ask(asked) = &self.action { Some(asked) } else { None }
     }
 }
 
@@ -208,9 +218,10 @@ impl Rules {
         self.0.iter().map(|rule| rule.text.as_str())
     }
 
-    /// The text of the first rule that asks the decider.
-    pub(crate) fn asking(&self) -> Option<&str> {
-        self.0.iter().find(|rule| matches!(rule.action, Action::Ask(_))).map(|rule| rule.text.as_str())
+    /// The first rule that asks a service (or else the decider).
+    pub fn asking(&self, service: bool) -> Option<&Rule> {
+        let asks = |rule: &&Rule| rule.asks().is_some_and(|asked| matches!(asked, Asked::Service(_)) == service);
+        self.0.iter().find(asks)
     }
 
     /// Writes the rules as the executive reads them; returns how many there are.

@@ -1,12 +1,12 @@
 //! The parser of rules. Its errors name the rule, the position and what would be right.
 
-use super::{Action, Condition, NO_ARGUMENT, ROLES, Rule, Test, roles};
+use super::{Action, Asked, Condition, NO_ARGUMENT, ROLES, Rule, Test, roles};
 use crate::calls::{self, Call, Kind};
 use crate::shared::{MAX_CONDITIONS, MAX_RULES, PATTERN_BYTES};
 use crate::time::{Jump, Speed};
 use std::fmt;
 
-const ACTIONS: &str = "an error (ENOSPC), a result (0), \"text\", delay 200ms, kill, kill SIGTERM, size=1, pass, count, ask or virtual x100";
+const ACTIONS: &str = "an error (ENOSPC), a result (0), \"text\", delay 200ms, kill, kill SIGTERM, size=1, pass, count, ask, ask service NAME or virtual x100";
 const VIRTUAL: &str = "virtual x100, virtual x0.5, virtual frozen, virtual +1h, virtual -30s after 10s";
 /// Words that say when a rule acts.
 const WHEN: [&str; 5] = ["after", "once", "times", "every", "p"];
@@ -387,9 +387,7 @@ fn action(cursor: &mut Cursor<'_>, named: &mut Vec<&'static Call>) -> Result<Act
         }
     }
     if cursor.takes_word("ask") {
-        let (_, next) = cursor.peek_word();
-        let name = if WHEN.contains(&next) { "" } else { cursor.word(|c| c.is_ascii_alphanumeric() || c == '_').1 };
-        return Ok(Action::Ask(name.to_owned()));
+        return asked(cursor).map(Action::Ask);
     }
     if cursor.takes_word("virtual") {
         return virtual_time(cursor, named);
@@ -421,6 +419,20 @@ fn action(cursor: &mut Cursor<'_>, named: &mut Vec<&'static Call>) -> Result<Act
         return value(cursor, named, target).map(|value| Action::Argument(target, value));
     }
     Err(wrong(format!("no action `{}`", if word.is_empty() { cursor.rest() } else { word })))
+}
+
+/// Whom a rule asks: `service NAME`, a name, or nothing.
+fn asked(cursor: &mut Cursor<'_>) -> Result<Asked, RuleError> {
+    let is_service = cursor.takes_word("service");
+    let at = cursor.skip();
+    let (_, next) = cursor.peek_word();
+    let is_name = |c: char| c.is_ascii_alphanumeric() || "_-.".contains(c);
+    let name = if WHEN.contains(&next) { "" } else { cursor.word(is_name).1 };
+    match (is_service, name) {
+        (false, name) => Ok(Asked::Decider(name.to_owned())),
+        (true, "") => Err(RuleError::new(at, "no service is named", "ask service firewall")),
+        (true, name) => Ok(Asked::Service(name.to_owned())),
+    }
 }
 
 /// What follows `virtual`, to the end of the rule. All clocks, sleeps and time-outs change together, so the rule must

@@ -95,12 +95,12 @@ p = 0.1
 [[rule]]
 calls = "unlink*"
 site = 7
-action = "ask service"
+action = "ask service judge"
 every = 2
 "#;
     let language = "write|pwrite64(fd=path(\"/var/log/*\"), size>4K) -> ENOSPC after 10 times 3
         connect(port=443) -> delay 200ms p=0.1
-        unlink* at site 7 -> ask service every 2";
+        unlink* at site 7 -> ask service judge every 2";
     assert_eq!(Rules::parse_toml(text), Rules::parse(language));
 }
 
