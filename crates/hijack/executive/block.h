@@ -20,7 +20,16 @@
 #include "offsets.h"
 
 #define STACK_BYTES 32768
+/* Variables that nearly all processes write lie together, and the fronts of two tables behind them. */
+#define HOT __attribute__((section(".hot,\"aw\",@nobits#")))
+#define HOT_LAST __attribute__((section(".hotlast,\"aw\",@nobits#")))
 #define FRAME_BYTES 16384
+/*
+ * A block begins in the middle of a page. The other half, before it, is the end of its stack: most calls touch no other page.
+ * The signal stack begins at the end of a page, so that a frame touches few.
+ */
+#define BLOCK_BEGINS 2048
+#define FIRST_STACK (STACK_BYTES + BLOCK_BEGINS)
 #define MAX_THREADS 4096
 #define MAX_SPINS 400 /* of about 40 cycles, while a thread waits for another guest */
 
@@ -69,12 +78,15 @@ struct block {
     u32 rule;                  /* that asks; ~0: the policy object */
     struct contexts *contexts; /* NULL: none were made */
     u64 vectors[64] __attribute__((aligned(64))); /* SSE state of the guest while the policy object runs */
-    char path[4096]; /* a string that the executive reads or replaces */
+    char path[4096] __attribute__((aligned(BLOCK_BEGINS))); /* a string that the executive reads or replaces */
     u8 record[MAX_RECORD] __attribute__((aligned(8)));
-    u8 stack[STACK_BYTES] __attribute__((aligned(64)));
-    u8 signal_stack[STACK_BYTES] __attribute__((aligned(64)));
     u8 deferred[FRAME_BYTES] __attribute__((aligned(64)));
+    u8 signal_stack[STACK_BYTES] __attribute__((aligned(64)));
+    u8 next_stack[FIRST_STACK]; /* of the next block: it ends where that begins */
 };
+_Static_assert(sizeof(struct block) % 4096 == 0, "all blocks begin at one place of a page");
+_Static_assert(offset_of(struct block, path) == 4096 - BLOCK_BEGINS, "what each call uses lies in one page");
+_Static_assert((BLOCK_BEGINS + offset_of(struct block, next_stack)) % 4096 == 0, "a frame of a signal lies in one page");
 _Static_assert(offset_of(struct block, r15) == B_R15, "offsets.h");
 _Static_assert(offset_of(struct block, rip) == B_RIP, "offsets.h");
 _Static_assert(offset_of(struct block, pending) == B_PENDING, "offsets.h");
@@ -234,6 +246,8 @@ char *script_line(char *text, char **argument);
 /* trace.c */
 void open_slot(struct block *block, i64 parent, i64 kind);
 void close_slot(struct block *block);
+/* All slots of the process, which ends. Not where calls are traced: then the host does it. */
+void close_slots(struct block *block);
 void trace_entry(struct block *block);
 void trace_exit(struct block *block);
 void trace_abort(struct block *block);

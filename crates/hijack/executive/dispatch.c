@@ -2,7 +2,7 @@
  * kernel. */
 #include "block.h"
 
-u32 options;
+u32 options HOT;
 
 /* The call's number and arguments as the kernel is to get them. */
 static void set_call(struct block *block) {

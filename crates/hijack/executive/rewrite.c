@@ -24,14 +24,14 @@ struct range {
     u64 begin, end;
     u64 file, offset; /* see know_code */
 };
-static struct range ranges[MAX_RANGES]; /* code that may be rewritten; begin == end: unused */
-static u32 next_range;
-static u64 lowest = ~0ul, highest;  /* of all ranges */
-static u64 open_begin, open_end; /* code that may be written now */
+static struct range ranges[MAX_RANGES] HOT; /* code that may be rewritten; begin == end: unused */
+static u32 next_range HOT;
+static u64 lowest HOT, highest HOT; /* of all ranges */
+static u64 open_begin HOT, open_end HOT; /* code that may be written now */
 static struct {
     u64 base, used;
-} pages[MAX_PAGES];
-static u32 page_count;
+} pages[MAX_PAGES] HOT;
+static u32 page_count HOT;
 static char maps[65536];
 
 static u64 parse_hex(const char **at) {
@@ -47,7 +47,7 @@ static u64 parse_hex(const char **at) {
 static u32 add_range(u64 begin, u64 end, u64 file, u64 offset) {
     u32 index = next_range++ % MAX_RANGES;
     ranges[index] = (struct range){begin, end, file, offset};
-    if (begin < lowest) lowest = begin;
+    if (begin < lowest || !lowest) lowest = begin;
     if (end > highest) highest = end;
     return index;
 }

@@ -9,11 +9,11 @@
 #define BUCKETS (MAX_STUBS * 2)
 
 static struct stub stubs[MAX_STUBS] __attribute__((section(".stubs,\"awx\",@nobits#"), aligned(128)));
-static u32 stub_count;
-static u16 buckets[BUCKETS];       /* 1-based index; 0: empty */
-static u64 lowest = ~0ul, highest; /* of all sites */
-static volatile u32 owner;         /* tid of the thread that holds the lock */
-u8 call_flags[MAX_CALLS];
+static u32 stub_count HOT;
+static u16 buckets[BUCKETS];   /* 1-based index; 0: empty */
+static u64 lowest HOT, highest HOT; /* of all sites */
+static volatile u32 owner HOT; /* tid of the thread that holds the lock */
+u8 call_flags[MAX_CALLS] HOT;
 
 void lock_sites(void) {
     u32 me = this_block()->tid;
@@ -74,7 +74,7 @@ static void fill(struct stub *stub, u64 site, u32 number) {
 /* Where the site's stub is in the table, or would be. The lock is held. */
 static u32 bucket_of(u64 site) {
     /* Neighbours stay neighbours: a small program touches few pages of the table. */
-    u32 bucket = (site >> 5) % BUCKETS;
+    u32 bucket = (site >> 9) % BUCKETS;
     while (buckets[bucket] && stubs[buckets[bucket] - 1].site != site) bucket = (bucket + 1) % BUCKETS;
     return bucket;
 }
@@ -93,7 +93,7 @@ static struct stub *find_stub(u64 site) {
     stub = &stubs[stub_count++];
     fill(stub, site, stub_count);
     buckets[bucket] = stub_count;
-    if (site < lowest) lowest = site;
+    if (site < lowest || !lowest) lowest = site;
     if (site > highest) highest = site;
     count_stat(STAT_SITES);
     return stub;

@@ -134,6 +134,7 @@ int special(struct block *block) {
     case __NR_execveat:
         return answer(block, do_execve(block, (i32)block->rdi, block->call[2], block->rdx, block->r10, block->r8));
     case __NR_exit: exit_thread(block, block->rdi);
+    case __NR_exit_group: close_slots(block); return ENTER_KERNEL;
     case __NR_setuid: share_with(block->rdi); return ENTER_KERNEL;
     case __NR_setreuid:
     case __NR_setresuid: share_with(block->rsi); return ENTER_KERNEL;

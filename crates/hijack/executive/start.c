@@ -100,6 +100,7 @@ static void set_flags(void) {
     if (!shared->speed_per) options &= ~OPTION_VIRTUAL_TIME;
     for (u32 i = 0; i < MAX_CALLS; i++)
         call_flags[i] = (options & OPTION_TRACE ? FLAG_TRACE : 0) | (options & OPTION_SAVE_ALL ? FLAG_SAVE : 0);
+    if (!(options & OPTION_TRACE)) call_flags[__NR_exit_group] |= FLAG_SPECIAL;
     for (u32 i = 0; i < array_length(numbers); i++) call_flags[numbers[i]] |= FLAG_SPECIAL;
     if (options & OPTION_VIRTUAL_TIME)
         for (u32 i = 0; i < array_length(clock_numbers); i++) call_flags[clock_numbers[i]] |= FLAG_SPECIAL;

@@ -6,23 +6,36 @@
 
 #define BLOCKS_ADDRESS 0x1f2000000000ul
 
-static struct block *blocks;                 /* MAX_THREADS of them, in reserved address space */
-static volatile u32 block_busy[MAX_THREADS]; /* apart from the blocks, so that a search touches few pages */
-static u32 block_tid[MAX_THREADS];           /* 0: the thread has not begun */
-static struct action_table *block_table[MAX_THREADS];
-static u32 block_limit;               /* blocks at and above were never used */
-static u8 block_is_kept[MAX_THREADS]; /* a vfork child's: its parent frees it */
+/* What is known of each block, apart from the blocks, so that a search touches few pages. */
+struct owner {
+    volatile u32 busy;
+    u32 tid;                    /* 0: the thread has not begun */
+    struct action_table *table; /* its */
+    u32 is_kept;                /* a vfork child's: its parent frees it */
+};
+
+#define NEAR_TABLES 2
+
+static struct block *blocks HOT;  /* MAX_THREADS of them, in reserved address space */
+static u32 block_limit HOT;       /* blocks at and above were never used */
+static u32 table_limit HOT;       /* tables at and above were never used */
+static struct action_table near_tables[NEAR_TABLES] HOT; /* of nearly all processes */
+static struct owner owners[MAX_THREADS] HOT_LAST;
 static struct action_table tables[MAX_THREADS];
-static u32 table_limit;     /* tables at and above were never used */
 static u8 own_selector = 1; /* block calls from outside the executive, for good */
+
+static struct action_table *table_at(u32 index) {
+    return index < NEAR_TABLES ? &near_tables[index] : &tables[index - NEAR_TABLES];
+}
 
 struct action_table *new_table(void) {
     for (u32 i = 0; i < MAX_THREADS; i++) {
         u32 none = 0;
-        if (!tables[i].users &&
-            __atomic_compare_exchange_n(&tables[i].users, &none, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
+        struct action_table *table = table_at(i);
+        if (!table->users &&
+            __atomic_compare_exchange_n(&table->users, &none, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
             if (table_limit <= i) table_limit = i + 1;
-            return &tables[i];
+            return table;
         }
     }
     return NULL;
@@ -35,11 +48,11 @@ void free_table(struct action_table *table) {
 /* Threads that were killed did not free their blocks. */
 static void reclaim_blocks(void) {
     for (u32 i = 0; i < block_limit; i++) {
-        if (!block_busy[i] || !block_tid[i] || block_is_kept[i] || SYS2(__NR_tkill, block_tid[i], 0) != -ESRCH)
+        if (!owners[i].busy || !owners[i].tid || owners[i].is_kept || SYS2(__NR_tkill, owners[i].tid, 0) != -ESRCH)
             continue;
-        block_tid[i] = 0;
-        free_table(block_table[i]);
-        block_busy[i] = 0;
+        owners[i].tid = 0;
+        free_table(owners[i].table);
+        owners[i].busy = 0;
     }
 }
 
@@ -47,18 +60,18 @@ struct block *new_block(void) {
     for (u32 attempt = 0; attempt < 2; attempt++) {
         for (u32 i = 0; i < MAX_THREADS; i++) {
             u32 none = 0;
-            if (block_busy[i] ||
-                !__atomic_compare_exchange_n(&block_busy[i], &none, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+            if (owners[i].busy ||
+                !__atomic_compare_exchange_n(&owners[i].busy, &none, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
                 continue;
             struct block *block = &blocks[i];
             block->self = (u64)block;
-            block->stack_top = (u64)(block->stack + STACK_BYTES);
+            block->stack_top = (u64)block;
             block->index = i;
             block->pending = block->restarted = block->traced = block->undo_count = 0;
             block->slot = NULL;
             block->counts = shared->counts;
-            block_tid[i] = 0;
-            block_is_kept[i] = 0;
+            owners[i].tid = 0;
+            owners[i].is_kept = 0;
             block->extra = block->extra_bytes = 0;
             block->object_sp = 0;
             block->stepping = 0;
@@ -79,7 +92,7 @@ struct block *new_block(void) {
 
 void free_block(struct block *block) {
     free_table(block->table);
-    block_busy[block->index] = 0;
+    owners[block->index].busy = 0;
 }
 
 /* Who this thread is, known to it only. */
@@ -87,15 +100,15 @@ static void identify(struct block *block) {
     block->tid = SYS0(__NR_gettid);
     block->pid = SYS0(__NR_getpid);
     block->random = block->tid * 0x9e3779b97f4a7c15ul ^ time_stamp();
-    block_table[block->index] = block->table;
-    block_tid[block->index] = block->tid;
+    owners[block->index].table = block->table;
+    owners[block->index].tid = block->tid;
 }
 
 void make_first_block(void) {
-    i64 at = SYS6(__NR_mmap, BLOCKS_ADDRESS, sizeof(struct block) * MAX_THREADS, PROT_READ | PROT_WRITE,
+    i64 at = SYS6(__NR_mmap, BLOCKS_ADDRESS, FIRST_STACK + sizeof(struct block) * MAX_THREADS, PROT_READ | PROT_WRITE,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
     if (at != BLOCKS_ADDRESS) die("cannot reserve memory for threads", "", at);
-    blocks = (struct block *)at;
+    blocks = (struct block *)(at + FIRST_STACK);
     struct block *first = new_block();
     first->table = new_table();
     __asm__ volatile("wrgsbase %0" ::"r"(first));
@@ -117,9 +130,9 @@ void child_start(struct block *block) {
     if (!(flags & CLONE_VM)) {
         unlock_sites();
         for (u32 i = 0; i < block_limit; i++)
-            if (i != block->index) block_busy[i] = 0;
+            if (i != block->index) owners[i].busy = 0;
         for (u32 i = 0; i < table_limit; i++)
-            if (&tables[i] != block->table) tables[i].users = 0;
+            if (table_at(i) != block->table) table_at(i)->users = 0;
         block->table->users = 1;
     }
     identify(block);
@@ -187,7 +200,7 @@ i64 clone_thread(struct block *block, i64 number) {
         }
         memcpy(child->table->actions, block->table->actions, sizeof child->table->actions);
     }
-    block_is_kept[child->index] = (flags & CLONE_VM) && (flags & CLONE_VFORK);
+    owners[child->index].is_kept = (flags & CLONE_VM) && (flags & CLONE_VFORK);
     /* A copied address space must hold no lock of a thread that it does not hold. */
     if (!(flags & CLONE_VM)) apply_new_hints(), lock_sites();
     i64 result = make_thread(number, arguments, child);
@@ -206,8 +219,8 @@ void exit_thread(struct block *block, u64 status) {
     SYS4(__NR_rt_sigprocmask, SIG_SETMASK, &all, NULL, 8);
     close_slot(block);
     volatile u32 unused;
-    if (block_is_kept[block->index]) end_thread(status, &unused);
-    block_tid[block->index] = 0;
+    if (owners[block->index].is_kept) end_thread(status, &unused);
+    owners[block->index].tid = 0;
     free_table(block->table);
-    end_thread(status, &block_busy[block->index]);
+    end_thread(status, &owners[block->index].busy);
 }

@@ -225,7 +225,17 @@ void open_slot(struct block *block, i64 parent, i64 kind) {
 }
 
 void close_slot(struct block *block) {
-    if (block->slot) __atomic_store_n(&block->slot->state, SLOT_DONE, __ATOMIC_RELEASE);
+    /* What is in the ring the host has yet to read; without a trace nobody reads it. */
+    u32 state = options & OPTION_TRACE ? SLOT_DONE : SLOT_FREE;
+    if (block->slot) __atomic_store_n(&block->slot->state, state, __ATOMIC_RELEASE);
     block->slot = NULL;
     block->counts = shared->counts;
+}
+
+void close_slots(struct block *block) {
+    u32 limit = shared->slot_limit < MAX_SLOTS ? shared->slot_limit : MAX_SLOTS;
+    close_slot(block);
+    /* Other threads may count a call or two more in a slot that is another's by then. */
+    for (u32 i = 0; i < limit; i++)
+        if (shared->slots[i].pid == block->pid && shared->slots[i].state == SLOT_USED) shared->slots[i].state = SLOT_FREE;
 }
