@@ -120,6 +120,8 @@ __attribute__((noreturn)) void end_thread(u64 status, volatile u32 *busy);
 /* threads.c */
 struct block *new_block(void);
 void free_block(struct block *block);
+/* Whether the process has no other thread, nor one that is being made. */
+int is_only_thread(void);
 void free_table(struct action_table *table);
 struct action_table *new_table(void);
 void arm(struct block *block);

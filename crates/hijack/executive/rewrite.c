@@ -9,7 +9,8 @@
  * - Nothing behind the syscall instruction changes. Only private read-execute mappings of files are touched.
  *
  * Another thread may run the same bytes: each change is one store within one cache line, of bytes that are either one
- * instruction or never executed before the change.
+ * instruction or never executed before the change. Only where no other thread can run them (the process has none, or the
+ * code was mapped just now) a change may cross a cache line.
  */
 #include "block.h"
 
@@ -28,6 +29,7 @@ static struct range ranges[MAX_RANGES] HOT; /* code that may be rewritten; begin
 static u32 next_range HOT;
 static u64 lowest HOT, highest HOT; /* of all ranges */
 static u64 open_begin HOT, open_end HOT; /* code that may be written now */
+static volatile u32 fresh_for HOT;       /* tid of the thread that mapped code just now, of which nothing has run */
 static struct {
     u64 base, used;
 } pages[MAX_PAGES] HOT;
@@ -56,7 +58,9 @@ void know_code(u64 begin, u64 end, u64 file, u64 offset) {
     lock_sites();
     add_range(begin, end, file, offset);
     unlock_sites();
+    fresh_for = this_block()->tid;
     apply_hints(begin, end, file, offset);
+    fresh_for = 0;
 }
 
 void each_range(void (*use)(u64, u64, u64, u64)) {
@@ -183,17 +187,26 @@ u64 edge_of_trampoline(u64 address) {
     return 0;
 }
 
-/* Replaces `count` bytes by one store within one cache line. The page is read-execute before and after. */
+/* Whether `count` bytes can be replaced: they lie in one cache line, or nobody else runs them; and in one page. */
+static int is_replaceable(u64 at, u32 count) {
+    if ((at & 63) + count <= 64) return 1;
+    return (at & 4095) + count <= 4096 && (fresh_for == this_block()->tid || is_only_thread());
+}
+
+/* Replaces bytes by one store if they lie in one cache line. The page is read-execute before and after. */
 static int replace(u64 at, const void *bytes, u32 count) {
-    u64 word = at;
-    if ((word & 63) > 56) word = (word & ~63ul) + 56;
-    if (at + count > word + 8) return 0;
+    if (!is_replaceable(at, count)) return 0;
     u64 page = at & ~4095ul;
     int is_open = at >= open_begin && at + 8 <= open_end;
     if (!is_open && SYS3(__NR_mprotect, page, 4096, PROT_READ | PROT_WRITE | PROT_EXEC)) return 0;
-    u64 value = *(volatile u64 *)word;
-    memcpy((u8 *)&value + (at - word), bytes, count);
-    *(volatile u64 *)word = value;
+    if ((at & 63) + count > 64) {
+        memcpy((u8 *)at, bytes, count);
+    } else {
+        u64 word = (at & 63) > 56 ? (at & ~63ul) + 56 : at;
+        u64 value = *(volatile u64 *)word;
+        memcpy((u8 *)&value + (at - word), bytes, count);
+        *(volatile u64 *)word = value;
+    }
     if (!is_open) SYS3(__NR_mprotect, page, 4096, PROT_READ | PROT_EXEC);
     return 1;
 }
@@ -256,7 +269,7 @@ static int rewrite_mov(struct stub *stub, struct range *range, u64 number) {
         memcpy(&value, mov + 1, 4);
         /* The bytes may be the end of another instruction; then eax would differ in all likelihood. */
         if (value != number || number >= MAX_CALLS || !are_movable(mov + 5, (const u8 *)site)) continue;
-        if (((u64)mov & 63) > 59) return 0;
+        if (!is_replaceable((u64)mov, 5)) return 0;
         u8 *trampoline = new_trampoline(site);
         if (!trampoline) return 0;
         fill_trampoline(trampoline, stub, 5 + between);
@@ -307,7 +320,7 @@ static i64 place_jump(struct stub *stub, struct range *range, u64 from, u8 **tra
     u64 site = stub->site;
     for (i64 distance = -128; distance <= 127; distance++) {
         u64 at = from + 2 + distance;
-        if (at < range->begin + 16 || at + 8 > range->end || (at & 63) > 59) continue;
+        if (at < range->begin + 16 || at + 8 > range->end || !is_replaceable(at, 5)) continue;
         if (at < site + 2 && at + 5 > site) continue;
         if (!is_nop_tail(at) && !is_padding_tail(at)) continue;
         if (!*trampoline) {
@@ -327,13 +340,14 @@ static int short_jump(u64 at, i64 distance) {
 
 static int rewrite_near(struct stub *stub, struct range *range) {
     u64 site = stub->site;
-    if ((site & 63) == 63 || is_part_of_another(site)) return 0;
+    if (!is_replaceable(site, 2) || is_part_of_another(site)) return 0;
     u8 *trampoline = NULL;
     i64 distance = place_jump(stub, range, site, &trampoline);
     if (distance) return short_jump(site, distance);
     for (i64 step = -128; step <= 127; step++) {
         u64 at = site + 2 + step;
-        if (at < range->begin + 16 || at + 8 > range->end || (at & 63) == 63 || !is_short_nop_tail(at)) continue;
+        if (at < range->begin + 16 || at + 8 > range->end || !is_replaceable(at, 2) || !is_short_nop_tail(at))
+            continue;
         distance = place_jump(stub, range, at, &trampoline);
         if (distance) return short_jump(at, distance) && short_jump(site, step);
     }

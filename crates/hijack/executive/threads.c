@@ -90,6 +90,12 @@ struct block *new_block(void) {
     return NULL;
 }
 
+int is_only_thread(void) {
+    u32 busy = 0;
+    for (u32 i = 0; i < block_limit; i++) busy += owners[i].busy;
+    return busy == 1;
+}
+
 void free_block(struct block *block) {
     free_table(block->table);
     owners[block->index].busy = 0;

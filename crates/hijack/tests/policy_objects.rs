@@ -87,7 +87,7 @@ fn a_rule_asks_a_program_by_its_name() {
     let line = format!("while read -r q; do echo \"$q\" >>{0}; echo ENOTNAM; done", place.display());
     let _ = std::fs::remove_file(&place);
     let options = Options {
-        rules: orbit_hijack::rules::Rules::parse("chdir(path=\"/etc\") -> ask service once").expect("a rule"),
+        rules: orbit_hijack::rules::Rules::parse("chdir(path=\"/etc\") -> ask judge once").expect("a rule"),
         decider: Some(Decider::command(&line).expect("started")),
         ask_limit: Some(Duration::from_secs(30)),
         ..Options::default()
@@ -95,7 +95,7 @@ fn a_rule_asks_a_program_by_its_name() {
     let run = run(&options, &["sh", "-c", "cd /etc && echo entered; cd /etc && echo entered"]);
     assert_eq!((run.stdout.as_str(), run.outcome.asked), ("entered\n", 1));
     let question = std::fs::read_to_string(&place).expect("asked");
-    assert!(question.contains(r#""name":"service","#) && question.contains(r#""path":"/etc""#), "{question}");
+    assert!(question.contains(r#""name":"judge","#) && question.contains(r#""path":"/etc""#), "{question}");
 }
 
 #[test]
