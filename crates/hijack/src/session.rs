@@ -6,8 +6,8 @@ use crate::object::Object;
 use crate::reader::{Event, Reader};
 use crate::rules::Rules;
 use crate::shared::{
-    Memory, OPTION_ASK_KILL, OPTION_IO_URING, OPTION_LOSSY, OPTION_NO_REWRITE, OPTION_OBJECT_KILL, OPTION_SAVE_ALL, OPTION_TRACE,
-    OPTION_VIRTUAL_TIME, ObjectDescription, SHARE_BYTES, Shared, VERSION,
+    Memory, OPTION_ASK_KILL, OPTION_IO_URING, OPTION_LOSSY, OPTION_NO_REWRITE, OPTION_OBJECT_KILL, OPTION_SAVE_ALL,
+    OPTION_TRACE, OPTION_VIRTUAL_TIME, ObjectDescription, SHARE_BYTES, Shared, VERSION,
 };
 use crate::time::{Jump, Speed};
 use orbit_linux::{clock, descriptors, dispatch, futex, memfd, pidfd, poll, signals};
@@ -160,7 +160,9 @@ impl Session {
             return Err(io::Error::other(format!("Syscall User Dispatch is not available: {why}; {needs}")));
         }
         if let orbit_linux::Support::No(why) = dispatch::probe_gs_base() {
-            return Err(io::Error::other(format!("FSGSBASE is not available: {why}; it needs Linux 5.9 (orbit doctor)")));
+            return Err(io::Error::other(format!(
+                "FSGSBASE is not available: {why}; it needs Linux 5.9 (orbit doctor)"
+            )));
         }
         let Some(program) = arguments.first() else {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "no program given"));

@@ -73,9 +73,7 @@ impl Questions {
         for (index, place) in self.places.iter().enumerate() {
             let state = place.state.load(Acquire);
             let fresh = (state & STATE & !3).wrapping_add(4) & STATE;
-            if state & 3 != FREE
-                || place.state.compare_exchange(state, fresh | FILLING, AcqRel, Relaxed).is_err()
-            {
+            if state & 3 != FREE || place.state.compare_exchange(state, fresh | FILLING, AcqRel, Relaxed).is_err() {
                 continue;
             }
             for (to, word) in place.words.iter().zip(words) {
