@@ -168,7 +168,7 @@ mod tests {
     #[test]
     fn places_are_bounded_and_wild_numbers_and_words_do_no_harm() {
         let questions = Questions::default();
-        let all: Vec<u64> = (0..PLACES).map(|_| questions.put(&[0; WORDS]).expect("a place")).collect();
+        let all: [u64; PLACES] = core::array::from_fn(|_| questions.put(&[0; WORDS]).expect("a place"));
         assert_eq!(questions.put(&[0; WORDS]), None);
         for number in [0, 1, 2, 3, u64::MAX, 1 << 63 | 2] {
             assert!(questions.read(number).is_none());
