@@ -17,7 +17,8 @@ group() {
     test) echo "redis-server=redis-server redis-tools=redis-cli nginx=nginx|/usr/sbin/nginx nginx-dev=/usr/share/nginx/src/configure valgrind=valgrind
         python3=python3 stress-ng=stress-ng iproute2=ip|/sbin/ip|/usr/sbin/ip lld=wasm-ld|/usr/bin/wasm-ld-*
         musl-tools=musl-gcc golang-go=go strace=strace sqlite3=sqlite3 default-jdk-headless=javac
-        apache2=/usr/sbin/apache2 apache2-dev=/usr/bin/apxs2 haproxy=/usr/sbin/haproxy beanstalkd=/usr/bin/beanstalkd" ;;
+        apache2=/usr/sbin/apache2 apache2-dev=/usr/bin/apxs2 haproxy=/usr/sbin/haproxy beanstalkd=/usr/bin/beanstalkd
+        gunicorn=/usr/bin/gunicorn" ;;
     full) echo "libpython3.11-testsuite=/usr/lib/python3.11/test/test_asyncio/test_events.py" ;;
     demo) echo "redis-server=redis-server redis-tools=redis-cli" ;;
     bench) echo "redis-server=redis-server redis-tools=redis-cli nginx=nginx|/usr/sbin/nginx" ;;

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::{env, fs};
 
-const PARTS: [&str; 12] = [
+const PARTS: [&str; 13] = [
     "deliver.c",
     "exec.c",
     "threads.c",
@@ -15,6 +15,7 @@ const PARTS: [&str; 12] = [
     "time.c",
     "heap.c",
     "map.c",
+    "moments.c",
     "mutex.c",
     "point.c",
 ];

@@ -93,6 +93,18 @@ EXPORT ssize_t pread(int fd, void *to, size_t bytes, off_t at)
     return pread64(fd, to, bytes, at);
 }
 
+EXPORT ssize_t __pread64_chk(int fd, void *to, size_t bytes, off64_t at, size_t room)
+{
+    if (bytes > room)
+        __builtin_trap();
+    return pread64(fd, to, bytes, at);
+}
+
+EXPORT ssize_t __pread_chk(int fd, void *to, size_t bytes, off_t at, size_t room)
+{
+    return __pread64_chk(fd, to, bytes, at, room);
+}
+
 EXPORT ssize_t readv(int fd, const struct iovec *iov, int count)
 {
     struct keep_call call = CALL(SYS_readv, fd, ARGS(fd, iov, count), .fill = FILL_RETURNED);
@@ -129,6 +141,14 @@ EXPORT ssize_t __recv_chk(int fd, void *to, size_t bytes, size_t room, int flags
     if (bytes > room)
         __builtin_trap();
     return recv(fd, to, bytes, flags);
+}
+
+EXPORT ssize_t __recvfrom_chk(int fd, void *restrict to, size_t bytes, size_t room, int flags,
+    struct sockaddr *restrict from, socklen_t *restrict length)
+{
+    if (bytes > room)
+        __builtin_trap();
+    return recvfrom(fd, to, bytes, flags, from, length);
 }
 
 EXPORT ssize_t recvmsg(int fd, struct msghdr *message, int flags)
@@ -351,6 +371,46 @@ EXPORT int poll(struct pollfd *fds, nfds_t count, int timeout)
     return (int)answer(&call);
 }
 
+EXPORT int __poll_chk(struct pollfd *fds, nfds_t count, int timeout, size_t room)
+{
+    if (room / sizeof *fds < count)
+        __builtin_trap();
+    return poll(fds, count, timeout);
+}
+
+/* The kernel leaves in `left` what is left of the time, so that a call that is made again waits for the rest. */
+EXPORT int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask)
+{
+    struct timespec left = timeout ? *timeout : (struct timespec){0};
+    struct keep_call call = CALL(SYS_ppoll, count, ARGS(fds, count, timeout ? &left : NULL, mask, 8),
+        .fill = FILL_ALL, .outs = 1, .out = {{fds, count * sizeof *fds}});
+    return (int)answer(&call);
+}
+
+EXPORT int __ppoll_chk(struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask, size_t room)
+{
+    if (room / sizeof *fds < count)
+        __builtin_trap();
+    return ppoll(fds, count, timeout, mask);
+}
+
+EXPORT int pselect(int count, fd_set *restrict in, fd_set *restrict out, fd_set *restrict failed,
+    const struct timespec *restrict timeout, const sigset_t *restrict mask)
+{
+    struct timespec left = timeout ? *timeout : (struct timespec){0};
+    const struct {
+        const sigset_t *mask;
+        size_t bytes;
+    } signals = {mask, 8};
+    struct keep_call call = CALL(SYS_pselect6, count,
+        ARGS(count, in, out, failed, timeout ? &left : NULL, &signals), .fill = FILL_ALL);
+    fd_set *sets[] = {in, out, failed};
+    for (int i = 0; i < 3; i++)
+        if (sets[i])
+            call.out[call.outs++] = (struct keep_out){sets[i], (size_t)((count + 63) / 64 * 8)};
+    return (int)answer(&call);
+}
+
 EXPORT int select(int count, fd_set *restrict in, fd_set *restrict out, fd_set *restrict failed,
     struct timeval *restrict timeout)
 {
@@ -387,6 +447,12 @@ EXPORT int open(const char *path, int flags, ...) { return open_file(AT_FDCWD, p
 EXPORT int open64(const char *path, int flags, ...) { return open_file(AT_FDCWD, path, flags, MODE_OF(flags)); }
 EXPORT int openat(int at, const char *path, int flags, ...) { return open_file(at, path, flags, MODE_OF(flags)); }
 EXPORT int openat64(int at, const char *path, int flags, ...) { return open_file(at, path, flags, MODE_OF(flags)); }
+
+/* Of programs compiled with checks: without a mode. */
+EXPORT int __open_2(const char *path, int flags) { return open_file(AT_FDCWD, path, flags, 0); }
+EXPORT int __open64_2(const char *path, int flags) { return open_file(AT_FDCWD, path, flags, 0); }
+EXPORT int __openat_2(int at, const char *path, int flags) { return open_file(at, path, flags, 0); }
+EXPORT int __openat64_2(int at, const char *path, int flags) { return open_file(at, path, flags, 0); }
 
 static int state_of(long nr, int of, int at, const char *path, struct stat *to, int flags)
 {

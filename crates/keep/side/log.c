@@ -37,6 +37,9 @@ __asm__(".text\n"
 #define LOG_PART (256u << 10)
 /* MADV_POPULATE_READ, Linux 5.14. It maps what the keeper has prepared, sixteen pages at a time, and shared memory writable. */
 #define POPULATE_READ 22
+/* Waits for input that fail in a row, from which on the keeper is asked to put the program back;
+ * again at each power of two. */
+#define FAILED_WAITS 64
 /* How long a thread waits for the keeper at a safe point, in steps of PARK_STEP_NS. */
 #define PARK_STEPS 40
 #define PARK_STEP_NS 25000000
@@ -82,7 +85,7 @@ static void wait_for_keeper(const volatile uint32_t *word, uint32_t value)
         keep_plain(SYS_futex, (long)word, FUTEX_WAIT, value, (long)&step, 0, 0);
 }
 
-static __attribute__((noinline)) void park(uint32_t asked)
+__attribute__((noinline)) void keep_park(uint32_t asked)
 {
     keep_news->parked = 1;
     keep_ring();
@@ -114,6 +117,8 @@ static int is_socket(int fd)
 
 static int brings_input(const struct keep_call *call, long ret)
 {
+    if (ret > 0 && keep_orders->input.calls)
+        return keep_matches(call, &keep_orders->input);
     return ret > 0 && (call->log_nr == SYS_read || call->log_nr == SYS_recvfrom || call->log_nr == SYS_readv || call->log_nr == SYS_recvmsg) &&
            is_socket(call->fd);
 }
@@ -197,7 +202,7 @@ static void compare(struct keep_call *call, const struct keep_entry *entry)
     if (entry->hash == call->hash)
         return;
     keep_news->mismatch_fd = call->fd;
-    if (!is_socket(call->fd)) {
+    if (!is_socket(call->fd) || (keep_orders->reply.calls && !keep_matches(call, &keep_orders->reply))) {
         keep_news->other_lines++;
         return;
     }
@@ -440,7 +445,7 @@ static void finish(void)
     uint32_t asked = keep_orders->ask;
     /* In request mode the one safe point is where the next request is waited for. */
     if (__builtin_expect(asked != 0, 0) && keep_news->busy == 0 && !keep_orders->moments)
-        park(asked);
+        keep_park(asked);
 }
 
 void keep_end(struct keep_call *call, long ret)
@@ -524,7 +529,7 @@ static uint64_t deadline_of(const struct keep_call *call)
 
 static int waits_for_input(const struct keep_call *call)
 {
-    return call->nr == SYS_epoll_wait || call->nr == SYS_epoll_pwait || call->nr == SYS_poll || call->nr == SYS_select ||
+    return call->nr == SYS_epoll_wait || call->nr == SYS_epoll_pwait || call->nr == SYS_poll || call->nr == SYS_ppoll || call->nr == SYS_select || call->nr == SYS_pselect6 ||
            call->nr == SYS_accept || call->nr == SYS_accept4;
 }
 
@@ -579,43 +584,29 @@ static long logged(struct keep_call *call)
     }
 }
 
-static int waits_for_request(const struct keep_call *call)
+/* A server whose waits for input fail at once, again and again, is ruined: it serves nobody, and
+ * does not crash. */
+static __attribute__((noinline)) void note_failed_wait(unsigned failed, long ret)
 {
-    uint32_t moments = keep_orders->moments;
-    switch (call->nr) {
-    case SYS_accept:
-    case SYS_accept4: return moments & KEEP_AT_ACCEPT;
-    case SYS_poll: return moments & KEEP_AT_POLL;
-    case SYS_select: return moments & KEEP_AT_SELECT;
-    case SYS_epoll_wait:
-    case SYS_epoll_pwait: return moments & KEEP_AT_EPOLL;
-    default: return 0;
-    }
+    if (failed < FAILED_WAITS || failed & (failed - 1) || keep_both->mode == KEEP_REPLAY || !keep_is_logging())
+        return;
+    uint32_t replay = keep_orders->replay;
+    keep_news->failed_errno = (int32_t)ret;
+    keep_news->failed_waits++;
+    keep_ring();
+    wait_for_keeper(&keep_orders->replay, replay);
 }
 
-/* A new request begins here: what the log has before is not needed, and what a dropped one has left in the tail neither. */
-static void begin_request(void)
+long keep_log_call(struct keep_call *call)
 {
-    if (keep_both->mode == KEEP_TAIL) {
-        keep_both->tail_at = keep_both->tail_end = 0;
-        keep_both->mode = KEEP_RECORD;
-    }
-    if (keep_both->mode != KEEP_REPLAY)
-        keep_news->moment = keep_both->head;
-    keep_news->moment_count++;
-    ORDER();
-    keep_news->at_moment = 1;
-    uint32_t asked = keep_orders->ask;
-    if (__builtin_expect(asked != 0, 0) && keep_news->busy == 0)
-        park(asked);
-}
-
-long keep_logged(struct keep_call *call)
-{
-    if (!keep_serves || !keep_log || !waits_for_request(call))
-        return logged(call);
-    begin_request();
+    /* The program's memory, so that a rollback undoes it. */
+    static unsigned failed;
     long ret = logged(call);
-    keep_news->at_moment = 0;
+    if (__builtin_expect(ret == -EINVAL || ret == -EBADF || ret == -EFAULT, 0)) {
+        if (keep_serves && keep_log && waits_for_input(call))
+            note_failed_wait(++failed, ret);
+    } else if (failed && waits_for_input(call)) {
+        failed = 0;
+    }
     return ret;
 }

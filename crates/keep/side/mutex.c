@@ -35,28 +35,36 @@ static int number_of(const pthread_mutex_t *mutex)
         real; \
     })
 
+/* Counts what was taken or released. */
+static int noted(uint32_t nr, long ret)
+{
+    if ((nr == LOCK || nr == TRY) && (ret == 0 || ret == EOWNERDEAD))
+        keep_note_lock(KEEP_LOCK_PTHREAD, 1);
+    if (nr == UNLOCK && ret == 0)
+        keep_note_lock(KEEP_LOCK_PTHREAD, -1);
+    return (int)ret;
+}
+
 static int logged(uint32_t nr, int (*real)(pthread_mutex_t *), pthread_mutex_t *mutex)
 {
     struct keep_call call = {.log_nr = nr, .fd = number_of(mutex)};
     long ret;
     if (keep_begin(&call, &ret))
-        return (int)ret;
+        return noted(nr, ret);
     ret = real(mutex);
     keep_end(&call, ret);
-    return (int)ret;
+    return noted(nr, ret);
 }
 
-EXPORT int pthread_mutex_lock(pthread_mutex_t *mutex)
+static int lock(pthread_mutex_t *mutex)
 {
-    if (!is_shared(mutex))
-        return REAL("pthread_mutex_lock", pthread_mutex_t *)(mutex);
     int (*timed)(pthread_mutex_t *, const struct timespec *) = REAL("pthread_mutex_timedlock", pthread_mutex_t *, const struct timespec *);
     struct keep_call call = {.log_nr = LOCK, .fd = number_of(mutex)};
     for (;;) {
         struct timespec until;
         long ret;
         if (keep_begin(&call, &ret))
-            return (int)ret;
+            return noted(LOCK, ret);
         keep_clock_gettime(CLOCK_REALTIME, &until);
         until.tv_nsec += STEP_NS;
         until.tv_sec += until.tv_nsec / 1000000000;
@@ -68,10 +76,21 @@ EXPORT int pthread_mutex_lock(pthread_mutex_t *mutex)
         keep_news->busy -= !is_logged;
         if (ret != ETIMEDOUT) {
             keep_end(&call, ret);
-            return (int)ret;
+            return noted(LOCK, ret);
         }
         keep_cancel();
     }
+}
+
+EXPORT int pthread_mutex_lock(pthread_mutex_t *mutex)
+{
+    if (!is_shared(mutex))
+        return REAL("pthread_mutex_lock", pthread_mutex_t *)(mutex);
+    if (!keep_lock_begins())
+        return lock(mutex);
+    int ret = lock(mutex);
+    keep_lock_begun(ret == 0 || ret == EOWNERDEAD);
+    return ret;
 }
 
 EXPORT int pthread_mutex_trylock(pthread_mutex_t *mutex)

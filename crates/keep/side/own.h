@@ -71,6 +71,19 @@ struct keep_call {
 
 /* Makes the call, or answers it from the log, and logs it. Answers errors as negative numbers. */
 extern long keep_logged(struct keep_call *call) HIDDEN;
+/* The same, without regard to the moments of a request. */
+extern long keep_log_call(struct keep_call *call) HIDDEN;
+/* Whether the call is one of those that the rule names. */
+extern int keep_matches(const struct keep_call *call, const volatile struct keep_rule *rule) HIDDEN;
+/* Locks of this kind (KEEP_LOCK_...) were taken, or released: then `taken` is negative. */
+extern void keep_note_lock(uint32_t kind, int taken) HIDDEN;
+/* A mutex between processes is about to be locked: 1 if a request begins there; then keep_lock_begun follows. */
+extern int keep_lock_begins(void) HIDDEN;
+extern void keep_lock_begun(int is_taken) HIDDEN;
+/* This process has waited for no request yet: it was forked just now. */
+extern void keep_no_request(void) HIDDEN;
+/* Waits, bounded, until the keeper asks for something else than `asked`. */
+extern void keep_park(uint32_t asked) HIDDEN;
 /* Begins a call that is not a system call (a fork, a clock): 1 when `*ret` is its answer from the log. Else make it and end with keep_end. */
 extern int keep_begin(struct keep_call *call, long *ret) HIDDEN;
 extern void keep_end(struct keep_call *call, long ret) HIDDEN;

@@ -31,12 +31,46 @@ enum {
     KEEP_TAIL = 3,   /* calls that the log still holds for the same descriptor are answered from it, others are made */
 };
 
-/* keep_orders.moments */
+/* keep_orders.moments, keep_rule.calls */
 enum {
     KEEP_AT_ACCEPT = 1,
     KEEP_AT_POLL = 2,
     KEEP_AT_SELECT = 4,
     KEEP_AT_EPOLL = 8,
+    KEEP_AT_READ = 1 << 4,
+    KEEP_AT_READV = 1 << 5,
+    KEEP_AT_RECV = 1 << 6,
+    KEEP_AT_RECVMSG = 1 << 7,
+    KEEP_AT_WRITE = 1 << 8,
+    KEEP_AT_WRITEV = 1 << 9,
+    KEEP_AT_SEND = 1 << 10,
+    KEEP_AT_SENDMSG = 1 << 11,
+    KEEP_AT_SENDFILE = 1 << 12,
+    KEEP_AT_CLOSE = 1 << 13,
+    KEEP_AT_SHUTDOWN = 1 << 14,
+    KEEP_AT_LOCK = 1 << 15, /* a lock between processes is taken */
+    /* Those to which `on` does not apply. */
+    KEEP_WAITS = KEEP_AT_ACCEPT | KEEP_AT_POLL | KEEP_AT_SELECT | KEEP_AT_EPOLL | KEEP_AT_LOCK,
+};
+
+/* keep_rule.on */
+enum {
+    KEEP_ON_ACCEPTED = 1, /* a connection that was accepted */
+    KEEP_ON_OTHER = 2,    /* any other descriptor */
+};
+
+/* keep_orders.locks */
+enum {
+    KEEP_LOCK_PTHREAD = 1, /* mutexes in shared memory */
+    KEEP_LOCK_SEMOP = 2,   /* System V semaphores */
+    KEEP_LOCK_FCNTL = 4,
+    KEEP_LOCK_FLOCK = 8,
+};
+
+/* Calls of one kind in a request. */
+struct keep_rule {
+    uint32_t calls; /* a bit each: KEEP_AT_...; 0: no rule */
+    uint32_t on;    /* kinds of descriptors, a bit each: KEEP_ON_...; 0: all */
 };
 
 /* keep_crash.state */
@@ -88,7 +122,14 @@ struct keep_orders {
     uint32_t environment; /* not 0: allocations are padded and zeroed, frees delayed */
     uint32_t moments;     /* calls that wait for the next request, a bit each: KEEP_AT_...; 0: no request mode */
     uint32_t granted;     /* futex; keep_news.wishes when the newest checkpoint began */
+    uint32_t kept;        /* futex; not 0: there is a checkpoint of the program */
+    uint32_t rules;       /* not 0: this process, or one that it makes, is in request mode */
+    uint32_t begins_on;   /* descriptors to which `moments` apply: KEEP_ON_...; 0: all */
+    uint32_t locks;       /* that must be as at the begin for a request to have ended: KEEP_LOCK_... */
     uint32_t reserved;
+    struct keep_rule input; /* what brings a request; 0: all reading from sockets */
+    struct keep_rule reply; /* what must not differ in a replay; 0: all writing to sockets */
+    struct keep_rule ends;  /* what a request ends with; 0: no such call */
 };
 
 /* Page 1. Written by the program only. */
@@ -128,7 +169,9 @@ struct keep_news {
     uint32_t at_moment;  /* 1: it waits there */
     uint32_t moment_count; /* how often it has come there */
     uint32_t images;     /* programs that have begun in this process: grows with each exec */
-    uint32_t reserved;
+    uint32_t between;    /* 1: a request has ended and the next has not begun: a crash needs no replay */
+    uint32_t failed_waits; /* grows when waits for input have failed many times in a row: the program is ruined */
+    int32_t failed_errno;  /* how, negative */
 };
 
 /* Page 2. Written by the program, and by the keeper while the program is stopped. */

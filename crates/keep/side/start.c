@@ -80,6 +80,8 @@ static void begin(void)
     /* What another program in this process has left there, which has ended in a call of exec. */
     keep_both->mode = KEEP_OFF;
     keep_news->busy = keep_news->parked = keep_news->has_waited = 0;
+    keep_news->at_moment = keep_news->moment_count = keep_news->between = 0;
+    keep_no_request();
     keep_news->dying_sp = 0;
     __atomic_add_fetch(&keep_news->images, 1, __ATOMIC_SEQ_CST);
     keep_news->syscall_ip = (uint64_t)keep_syscall;

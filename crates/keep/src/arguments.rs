@@ -4,6 +4,7 @@ use crate::board::Board;
 use crate::desk::Desk;
 use crate::ladder::Rung;
 use crate::layout::Handlers;
+use crate::rules::{Processes, Rules};
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -12,6 +13,8 @@ const EXAMPLES: &str = "\
 Examples:
   orbit keep --log -- redis-server --port 6400    a server, put back without anyone noticing
   orbit keep --every 5s -- ./simulate input       any program: what it did since is done again
+  orbit keep --log --family --requests prefork.toml -- ./server
+                                                  children that serve a request at a time
   orbit keep --pid 4711                           one that runs already, until Ctrl-C
   orbit keep --events - -- ./program              what happened, a line of JSON each
 
@@ -51,10 +54,9 @@ pub struct Args {
     #[arg(long, value_name = "RUNGS", default_value = "newest,older,environment,drop", value_delimiter = ',', value_parser = rung)]
     ladder: Vec<Rung>,
     /// Request mode: one checkpoint, where the program first waits for a request, and the log of one request; what a process holds beyond that is lost with
-    /// a crash. CALLS: where it waits, one or more of accept, poll, select, epoll
-    #[arg(long, value_name = "CALLS", requires = "log", num_args = 0..=1, require_equals = true,
-          default_missing_value = "accept", value_delimiter = ',', value_parser = moment)]
-    requests: Vec<u32>,
+    /// a crash. RULES: where it waits, one or more of accept, poll, select, epoll; or a file that names the moments of a request, ending in .toml
+    #[arg(long, value_name = "RULES", requires = "log", num_args = 0..=1, default_missing_value = "accept", value_parser = Rules::of)]
+    requests: Option<Rules>,
     /// Keep the children that the program forks as well, each by itself
     #[arg(long)]
     family: bool,
@@ -98,8 +100,8 @@ pub(crate) struct Settings {
     pub rungs: Vec<Rung>,
     pub handlers: Handlers,
     pub family: bool,
-    /// A bit for each call at which a request is waited for; 0: no request mode.
-    pub moments: u32,
+    /// Of request mode.
+    pub rules: Option<Rules>,
     pub board: Board,
     pub desk: Desk,
 }
@@ -109,6 +111,10 @@ impl Args {
         if self.log && (!self.log_size.is_power_of_two() || self.log_size < 8 << 20 || self.log_size > 64 << 30) {
             return Err(format!("--log-size {}: a power of two from 8M to 64G is needed", self.log_size));
         }
+        let rules = self.requests;
+        if rules.is_some_and(|rules| rules.processes == Processes::Children) && !self.family {
+            return Err("processes = \"children\" in the rules of --requests: children are kept with --family".into());
+        }
         Ok(Settings {
             command: self.command.clone(),
             interval: self.every,
@@ -117,7 +123,7 @@ impl Args {
             memory: self.memory,
             rungs: self.ladder.clone(),
             family: self.family,
-            moments: self.requests.iter().fold(0, |all, one| all | one),
+            rules,
             board: Board::default(),
             desk: Desk::default(),
             handlers: match (self.skip_handlers, self.handlers_first) {
@@ -157,17 +163,6 @@ fn size(text: &str) -> Result<u64, String> {
         _ => return Err(format!("{unit:?} is no unit of size: K, M or G")),
     };
     number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is too large"))
-}
-
-/// The bits of `KEEP_AT_...` in `side/side.h`.
-fn moment(text: &str) -> Result<u32, String> {
-    match text {
-        "accept" => Ok(1),
-        "poll" => Ok(2),
-        "select" => Ok(4),
-        "epoll" => Ok(8),
-        _ => Err(format!("{text:?} is no call at which a request is waited for: accept, poll, select, epoll")),
-    }
 }
 
 fn rung(text: &str) -> Result<Rung, String> {

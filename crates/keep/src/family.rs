@@ -72,7 +72,9 @@ impl Family {
 /// Memory for a child. Its parent may have left request mode, as one that serves nothing itself; the child has not.
 fn spare(shared: &Shared, settings: &Settings) -> std::io::Result<Shared> {
     let child = shared.for_child()?;
-    child.set_moments(settings.moments);
+    if let Some(rules) = &settings.rules {
+        child.set_rules(rules, rules.processes.serves(false));
+    }
     Ok(child)
 }
 

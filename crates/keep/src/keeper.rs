@@ -103,13 +103,17 @@ pub(crate) struct Keeper {
     /// How long the environment stays changed.
     changed_until: Option<Instant>,
     hung: Option<hang::Hung>,
+    /// See [`Shared::failed_waits`].
+    failed_waits: u32,
 }
 
 impl Keeper {
     /// Starts the program.
     pub fn start(settings: &Arc<Settings>, mut reporter: Reporter) -> Result<Keeper, Error> {
         let shared = Shared::new(settings.log_bytes, settings.handlers).map_err(Error::io("making shared memory"))?;
-        shared.set_moments(settings.moments);
+        if let Some(rules) = &settings.rules {
+            shared.set_rules(rules, rules.processes.serves(true));
+        }
         let shared = Arc::new(shared);
         // Its first child may come before anything else here.
         let family = settings.family.then(|| Family::new(&shared, settings)).transpose()?;
@@ -192,6 +196,7 @@ impl Keeper {
             early: Early::default(),
             changed_until: None,
             hung: None,
+            failed_waits: 0,
         }
     }
 
@@ -248,6 +253,10 @@ impl Keeper {
             self.end_of_replay();
             self.shared.prepare_log();
             self.hung_again();
+            if self.waits_failed() {
+                (settled, due) = self.soon(due);
+                continue;
+            }
             if let Some(order) = orders.as_ref().and_then(Counter::next) {
                 self.ordered(order);
                 (settled, due) = self.soon(due);
@@ -271,6 +280,7 @@ impl Keeper {
                 let taken = self.checkpoint();
                 if taken && !is_known {
                     is_known = true;
+                    self.shared.set_kept(true);
                     self.publish();
                     self.stacks = Some(Stacks::new(self.kept.process().pid(), &self.reporter));
                     self.say_limits();
@@ -300,6 +310,7 @@ impl Keeper {
             return false;
         }
         self.kept.begin_anew(image);
+        self.shared.set_kept(false);
         let is_first = std::mem::replace(&mut self.image, image) == 0;
         if !is_first {
             self.ladder = Ladder::new(Bounds { rungs: self.settings.rungs.clone(), ..Bounds::default() });
@@ -348,7 +359,7 @@ impl Keeper {
             let (_, ever) = self.shared.at_moment();
             if !ever && since > START_LIMIT && self.shared.has_waited() {
                 // It serves no requests, as the parent of servers.
-                self.shared.set_moments(0);
+                self.shared.serves_nothing();
             }
             return ever;
         }

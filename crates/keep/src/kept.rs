@@ -79,6 +79,11 @@ impl Kept {
         (self.expected, self.ahead, self.image) = (0, Ahead::default(), image);
     }
 
+    /// From now on checkpoints are kept so.
+    pub fn set_policy(&mut self, policy: Policy) {
+        self.policy = policy;
+    }
+
     pub fn process(&self) -> &Process {
         &self.process
     }
@@ -298,9 +303,10 @@ impl Kept {
 
 /// Where a replay from this checkpoint begins. In request mode the program's state does not depend on earlier requests: at the one that it serves.
 fn start(checkpoint: &Checkpoint<State>, shared: &Shared) -> u64 {
-    match shared.has_moments() {
-        true => checkpoint.state.log.head.max(shared.moment()),
-        false => checkpoint.state.log.head,
+    match (shared.has_moments(), shared.is_between()) {
+        (true, true) => checkpoint.state.log.head.max(shared.log_head()),
+        (true, false) => checkpoint.state.log.head.max(shared.moment()),
+        (false, _) => checkpoint.state.log.head,
     }
 }
 

@@ -96,11 +96,32 @@ pub(crate) struct Orders {
     pub adopted: AtomicU32,
     /// Not 0: allocations are padded and zeroed, frees delayed.
     pub environment: AtomicU32,
-    /// Calls that wait for the next request, a bit each, see [`crate::arguments`]; 0: no request mode.
+    /// Calls that wait for the next request, a bit each, see [`crate::rules`]; 0: no request mode.
     pub moments: AtomicU32,
     /// Futex. [`News::wishes`] when the newest checkpoint began.
     pub granted: AtomicU32,
+    /// Futex. Not 0: there is a checkpoint of the program.
+    pub kept: AtomicU32,
+    /// Not 0: this process, or one that it makes, is in request mode.
+    pub rules: AtomicU32,
+    /// Descriptors to which `moments` apply, see [`crate::rules::Calls`].
+    pub begins_on: AtomicU32,
+    /// Kinds of locks that must be as at the begin for a request to have ended.
+    pub locks: AtomicU32,
     pub reserved: AtomicU32,
+    /// What brings a request; 0: all reading from sockets.
+    pub input: Rule,
+    /// What must not differ in a replay; 0: all writing to sockets.
+    pub reply: Rule,
+    /// What a request ends with; 0: no such call.
+    pub ends: Rule,
+}
+
+/// Calls of one kind in a request, see [`crate::rules::Calls`].
+#[repr(C)]
+pub(crate) struct Rule {
+    pub calls: AtomicU32,
+    pub on: AtomicU32,
 }
 
 /// Page 1. Written by the program only.
@@ -172,7 +193,12 @@ pub(crate) struct News {
     pub moment_count: AtomicU32,
     /// Programs that have begun in the process: grows with each exec.
     pub images: AtomicU32,
-    pub reserved: AtomicU32,
+    /// 1: a request has ended and the next has not begun.
+    pub between: AtomicU32,
+    /// Grows when waits for input have failed many times in a row.
+    pub failed_waits: AtomicU32,
+    /// How, negative.
+    pub failed_errno: AtomicI32,
 }
 
 /// Page 2. Written by the program, and by the keeper while the program is stopped.
@@ -212,7 +238,7 @@ pub(crate) struct Crash {
     pub regs: [AtomicU64; 17],
 }
 
-const _: () = assert!(size_of::<Orders>() == 112 && size_of::<News>() == 304 && size_of::<Both>() == 240);
+const _: () = assert!(size_of::<Orders>() == 152 && size_of::<News>() == 312 && size_of::<Both>() == 240);
 
 #[cfg(test)]
 mod tests {
@@ -239,6 +265,10 @@ mod tests {
             ("news", "mismatched", offset_of!(News, mismatched)),
             ("news", "replay_end", offset_of!(News, replay_end)),
             ("orders", "granted", offset_of!(Orders, granted)),
+            ("orders", "kept", offset_of!(Orders, kept)),
+            ("orders", "ends", offset_of!(Orders, ends)),
+            ("news", "between", offset_of!(News, between)),
+            ("news", "failed_waits", offset_of!(News, failed_waits)),
             ("news", "wishes", offset_of!(News, wishes)),
             ("news", "stacks", offset_of!(News, stacks)),
             ("news", "images", offset_of!(News, images)),

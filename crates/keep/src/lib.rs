@@ -6,6 +6,7 @@
 //! |---|---|
 //! | `keeper` | when a checkpoint is taken, what is done at a crash |
 //! | `attach` | handlers put into a program that runs already, and taken out |
+//! | `engine` | the same for callers that decide themselves: pins |
 //! | `family` | the children of a program, each with a keeper of its own |
 //! | `kept`, `capture`, `restore` | a checkpoint of a stopped program, and going back to it |
 //! | `files`, `open_state` | the descriptors of a program without a log, and what open files hold |
@@ -17,6 +18,7 @@
 //! | `ladder` | which way of recovery, as a pure judge |
 //! | `board`, `metrics`, `status` | figures for people and machines |
 //! | `desk` | orders from other processes: a kept program hangs |
+//! | `rules` | which calls are the moments of a request |
 //! | `limits` | what is not rolled back, in sentences |
 //! | `stack` | the stack of a crash, named after the recovery |
 //! | `layout`, `shared` | the memory that program and keeper share; nothing in it is trusted |
@@ -35,6 +37,7 @@ pub mod board;
 mod capture;
 mod desk;
 mod early;
+pub mod engine;
 mod error;
 mod family;
 mod files;
@@ -53,6 +56,7 @@ mod place;
 mod program;
 pub mod report;
 mod restore;
+mod rules;
 mod shared;
 mod signals;
 mod space;

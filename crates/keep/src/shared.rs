@@ -1,7 +1,8 @@
 //! The shared memory of a kept program: made here, mapped by both. Every value that the program writes is read once and checked here.
 
 use crate::error::Error;
-use crate::layout::{AGAIN, Both, CrashState, Handlers, MAGIC, Mode, NOWHERE, News, Orders, PAGE, VERSION};
+use crate::layout::{AGAIN, Both, CrashState, Handlers, MAGIC, Mode, NOWHERE, News, Orders, PAGE, Rule, VERSION};
+use crate::rules::{Calls, Rules};
 use orbit_linux::map::{Mapping, populate_write};
 use orbit_linux::{futex, memfd};
 use std::fs::File;
@@ -282,9 +283,48 @@ impl Shared {
         })
     }
 
-    /// Calls at which the next request is waited for: see [`crate::arguments`]. 0: no request mode.
-    pub fn set_moments(&self, moments: u32) {
-        self.orders().moments.store(moments, SeqCst);
+    /// The rules of request mode. `serves`: whether this process serves requests; its children may.
+    pub fn set_rules(&self, rules: &Rules, serves: bool) {
+        let orders = self.orders();
+        let put = |to: &Rule, calls: Calls| {
+            to.calls.store(calls.calls, SeqCst);
+            to.on.store(calls.on, SeqCst);
+        };
+        put(&orders.input, rules.input);
+        put(&orders.reply, rules.reply);
+        put(&orders.ends, rules.ends);
+        orders.begins_on.store(rules.begins.on, SeqCst);
+        orders.locks.store(rules.locks, SeqCst);
+        orders.rules.store(1, SeqCst);
+        orders.moments.store(if serves { rules.begins.calls } else { 0 }, SeqCst);
+    }
+
+    /// It serves no requests: it leaves request mode.
+    pub fn serves_nothing(&self) {
+        self.orders().moments.store(0, SeqCst);
+    }
+
+    /// Whether there is a checkpoint of the program: without one its first request waits.
+    pub fn set_kept(&self, is_kept: bool) {
+        let kept = &self.orders().kept;
+        kept.store(is_kept.into(), SeqCst);
+        futex::wake(kept, i32::MAX);
+    }
+
+    /// Whether a request has ended and the next has not begun: nothing is to be replayed.
+    pub fn is_between(&self) -> bool {
+        self.has_moments() && self.news().between.load(SeqCst) == 1
+    }
+
+    /// How often the program's side has seen that waits for input fail again and again, and with which error number the last time.
+    pub fn failed_waits(&self) -> (u32, i32) {
+        let news = self.news();
+        (news.failed_waits.load(SeqCst), news.failed_errno.load(SeqCst).wrapping_neg())
+    }
+
+    /// Where the log ends.
+    pub fn log_head(&self) -> u64 {
+        self.both().head.load(SeqCst)
     }
 
     /// Whether the program is in request mode.
@@ -425,6 +465,11 @@ impl Shared {
         orders.known_ip.store(known_ip, SeqCst);
         both.cursor.store(log.head, SeqCst);
         both.last_input.store(log.last_input.unwrap_or(NOWHERE), SeqCst);
+        if self.has_moments() {
+            // What was before is over, if nothing is replayed.
+            news.moment.store(log.head, SeqCst);
+            news.between.store(0, SeqCst);
+        }
         news.busy.store(log.busy, SeqCst);
         news.parked.store(0, SeqCst);
         news.dying_sp.store(0, SeqCst);

@@ -1,5 +1,6 @@
 //! The modules that the `orbit` command has within it, by name.
 
+use crate::checkpoint::{Recovery, Tac};
 use crate::hangs::{self, Detector, Settings};
 use orbit_rmk::modules::{Silence, Switches};
 use orbit_rmk::{Core, Installed, Module, ModuleOptions, Result};
@@ -16,7 +17,7 @@ pub struct Builtin {
 }
 
 /// All of them.
-pub const ALL: [Builtin; 4] = [
+pub const ALL: [Builtin; 6] = [
     Builtin {
         name: Detector::NAME,
         about: "reports when, where and why a guarded program hangs (`orbit watch` can act on it too)",
@@ -26,6 +27,16 @@ pub const ALL: [Builtin; 4] = [
         name: Watch::NAME,
         about: "reports a CPU that no longer schedules; needs root (`orbit watch --system` can act on it too)",
         install: |core| core.install::<Watch>(orbit_shd::module::options(&Orders::default())),
+    },
+    Builtin {
+        name: Tac::NAME,
+        about: "takes a checkpoint of the guarded programs each second (with `recovery`; `orbit keep` has a log as well)",
+        install: |core| core.install::<Tac>(ModuleOptions::default()),
+    },
+    Builtin {
+        name: Recovery::NAME,
+        about: "puts a guarded program that a signal would kill back to a checkpoint of `tac`",
+        install: |core| core.install::<Recovery>(ModuleOptions::default()),
     },
     Builtin {
         name: Silence::NAME,

@@ -33,7 +33,7 @@ impl Hosted {
     /// A sentence that says what could not be made.
     pub fn new() -> Result<Arc<Hosted>, String> {
         orbit::init().map_err(|error| error.to_string())?;
-        let core = orbit_pins::core().map_err(|error| error.to_string())?;
+        let core = crate::core().map_err(|error| error.to_string())?;
         Ok(Arc::new(Hosted { core, modules: Mutex::default() }))
     }
 

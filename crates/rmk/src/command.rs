@@ -374,6 +374,35 @@ pub enum Command {
         /// The process.
         pid: u32,
     },
+    /// P_SIG: from now on a thread of the process that a signal would kill is held in its place, and [`crate::Kind::SignalFatal`] is raised. The process
+    /// needs no debugger and stays untraced. What it handles itself is left to it. Until all modules that asked for it have released the pin.
+    FatalHold {
+        /// The process.
+        pid: u32,
+    },
+    /// P_MEM: takes a checkpoint of the whole process: written pages, mappings, threads, signal actions, timers, descriptors and offsets of files, all in one
+    /// stop. Gives [`Reply::Checkpoint`]. Checkpoints of a process are for all modules, until the last that took one has released the pin.
+    CheckpointTake {
+        /// The process.
+        pid: u32,
+        /// How many are kept, 1 to 16, spaced by powers of two; the first command of a process holds.
+        generations: u32,
+        /// Nanoseconds from one to the next, for the spacing.
+        interval_ns: u64,
+    },
+    /// P_MEM: gives [`Reply::Checkpoints`].
+    CheckpointList {
+        /// The process.
+        pid: u32,
+    },
+    /// P_MEM: puts the process back to a checkpoint and lets it run from there, also the thread that is held at a fatal signal. Newer checkpoints are
+    /// forgotten. Gives [`Reply::Restored`].
+    CheckpointRestore {
+        /// The process.
+        pid: u32,
+        /// Which: 0 is the newest.
+        nth: u32,
+    },
 }
 
 /// What is known of one CPU since the pin was loaded.
@@ -578,6 +607,29 @@ pub enum Reply {
     Interrupts {
         /// One each.
         counts: Vec<InterruptCount>,
+    },
+    /// A checkpoint was taken.
+    Checkpoint {
+        /// Pages copied.
+        pages: u64,
+        /// Nanoseconds that the process stood still.
+        stopped_ns: u64,
+        /// Bytes of pages that all checkpoints of the process hold.
+        held: u64,
+    },
+    /// Checkpoints.
+    Checkpoints {
+        /// Nanoseconds since each was taken, newest first.
+        ages_ns: Vec<u64>,
+    },
+    /// A process was put back.
+    Restored {
+        /// Pages written back.
+        pages: u64,
+        /// Nanoseconds that the process stood still.
+        stopped_ns: u64,
+        /// What could not be put back, a sentence each.
+        left: Vec<String>,
     },
 }
 

@@ -60,11 +60,14 @@ pub enum Kind {
     /// P_SYSC, P_FILE, P_NET, P_IPC: a call of a process whose calls are intercepted is about to be made. Values: ticket to decide with (0: decided
     /// already), number, first two arguments.
     CallIntercepted = 38,
+    /// P_SIG: a thread is held in place of dying of a signal. Values: ticket to decide with, signal, address that it is about, instruction. It dies of the signal
+    /// after [`crate::Command::SignalDecide`] with `Pass`, or where nobody decides within 5 s; [`crate::Command::CheckpointRestore`] has it run again.
+    SignalFatal = 39,
 }
 
 impl Kind {
     /// Every kind, in the order of their numbers.
-    pub const ALL: [Kind; 21] = [
+    pub const ALL: [Kind; 22] = [
         Kind::ContextSwitch,
         Kind::Started,
         Kind::Executed,
@@ -86,6 +89,7 @@ impl Kind {
         Kind::PagesWritten,
         Kind::Period,
         Kind::CallIntercepted,
+        Kind::SignalFatal,
     ];
 
     /// The kind with this number.

@@ -5,6 +5,7 @@
 
 mod cost;
 mod kept;
+mod modules;
 mod pins;
 mod redis;
 mod server;
@@ -93,6 +94,7 @@ pub fn run(args: &Args) -> out::Done {
     let pauses = pauses(if quick { 2 } else { 9 }, &mut results)?;
     rollback(if quick { 2 } else { 9 }, &mut results)?;
     pins::pages(&mut results, &mut bench)?;
+    modules::rows(if quick { 2 } else { 9 }, &mut results, &mut bench)?;
     cost::gzip(if quick { 2 } else { 7 }, &mut results, &mut bench)?;
     redis::cost(if quick { 9 } else { 41 }, &mut results, &mut bench)?;
     server::apache(if quick { 2 } else { 7 }, &mut results, &mut bench)?;

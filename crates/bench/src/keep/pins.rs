@@ -16,7 +16,16 @@ const PAGES: u64 = 144;
 const ROUNDS: usize = 50;
 
 /// A process whose memory is read: killed with it.
-struct Subject(Child);
+pub(super) struct Subject(pub Child);
+
+impl Subject {
+    /// It holds 16 MiB and writes to a hundredth of it.
+    pub fn start() -> Result<Subject, Failure> {
+        let command = subject::command("write", 16, 1, 60_000)?;
+        let mut run = Command::new(&command[0]);
+        Ok(Subject(run.args(&command[1..]).stdin(Stdio::null()).stdout(Stdio::null()).spawn()?))
+    }
+}
 
 impl Drop for Subject {
     fn drop(&mut self) {
@@ -28,9 +37,7 @@ impl Drop for Subject {
 
 /// Reads the pages both ways; they take turns.
 pub fn pages(results: &mut Results, bench: &mut Bench) -> Result<(), Failure> {
-    let command = subject::command("write", 16, 1, 60_000)?;
-    let spawned = Command::new(&command[0]).args(&command[1..]).stdin(Stdio::null()).stdout(Stdio::null()).spawn()?;
-    let subject = Subject(spawned);
+    let subject = Subject::start()?;
     let pid = subject.0.id() as i32;
     let addresses = addresses(pid)?;
     let failure = |e: orbit_rmk::Error| Failure::Text(e.to_string());
@@ -60,7 +67,7 @@ pub fn pages(results: &mut Results, bench: &mut Bench) -> Result<(), Failure> {
 }
 
 /// Every other page of the subject's memory, once it is there.
-fn addresses(pid: i32) -> Result<Vec<u64>, Failure> {
+pub(super) fn addresses(pid: i32) -> Result<Vec<u64>, Failure> {
     let end = Instant::now() + Duration::from_secs(30);
     while Instant::now() < end {
         let large = maps::of(pid)?.into_iter().find(|e| e.inode == 0 && e.end - e.start >= 16 << 20 && !e.shared);

@@ -78,7 +78,7 @@ impl Row {
 }
 
 pub fn run(args: &Args) -> Done {
-    let core = orbit_pins::core().map_err(|error| Failure::text(error.to_string()))?;
+    let core = orbit_modules::core().map_err(|error| Failure::text(error.to_string()))?;
     let cores = modules::look();
     let rows: Vec<Row> = core.pins().into_iter().map(|pin| Row::of(pin).used_by(&cores)).collect();
     let mut to = anstream::stdout().lock();

@@ -40,6 +40,19 @@ impl Keeper {
         }
     }
 
+    /// Deals with a program whose waits for input fail again and again, since the last time; returns whether there was something to deal with.
+    pub(super) fn waits_failed(&mut self) -> bool {
+        let (count, errno) = self.shared.failed_waits();
+        if std::mem::replace(&mut self.failed_waits, count) == count || !self.shared.has_log() {
+            return false;
+        }
+        let error = std::io::Error::from_raw_os_error(errno);
+        let why = format!("it waits for input again and again, which fails at once: {error}");
+        // It has been said where it fails.
+        let _ = self.hung(self.shared.serving(), &why);
+        true
+    }
+
     /// Puts the program back; returns what was done, or why it is left as it is.
     fn hung(&mut self, tid: i32, why: &str) -> Result<String, String> {
         let since = Instant::now();

@@ -1,5 +1,6 @@
 //! Crashes of a kept server without end, while clients check each answer: who saw an error, and how long nobody was answered.
 
+use super::hung;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Mutex;
@@ -11,6 +12,8 @@ use std::time::{Duration, Instant};
 const RUINED: u64 = 64 << 10;
 /// How long a crash may take to show after data was zeroed; then it has done no harm that shows.
 const EFFECT: Duration = Duration::from_millis(300);
+/// How long nobody may be answered before the server counts as hung, on a loaded machine too.
+const HANG: Duration = Duration::from_secs(10);
 /// How long a recovery may take on a loaded machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -54,6 +57,8 @@ pub struct Outcome {
     pub errors: Vec<String>,
     /// Of the keeper: inputs that it dropped beyond the poison, replays that differed, and connections closed for it.
     pub reported: u64,
+    /// Ruined programs that did not crash but answered nobody any more, and were put back by an order, as `orbit watch --on-hang recover` gives it.
+    pub hangs: u64,
     /// In ms, from each crash on: the longest time in which no client was answered.
     pub gaps: Vec<f64>,
 }
@@ -68,9 +73,10 @@ impl Outcome {
 
     pub fn text(&self) -> String {
         let mut text = format!(
-            "{} crashes ({} without effect), {} good answers, {} errors, {} reported, gap p50 {:.1} ms p99 {:.1} ms",
+            "{} crashes ({} without effect, {} hangs), {} good answers, {} errors, {} reported, gap p50 {:.1} ms p99 {:.1} ms",
             self.crashes,
             self.without_effect,
+            self.hangs,
             self.good,
             self.errors.len(),
             self.reported,
@@ -124,13 +130,28 @@ impl State {
         }
     }
 
-    /// Waits until some answers have come.
-    fn goes_on(&self, more: u64) {
+    /// Waits until some answers have come. If none comes for long, records what explains it; of a program that was ruined from outside, orders its keeper
+    /// to put it back, which `orbit watch` would. Returns how often.
+    fn goes_on(&self, more: u64, server: &dyn Server, is_ruined: bool) -> u64 {
         let (at, end) = (self.good.load(SeqCst), Instant::now() + PATIENCE);
+        let (mut last, mut since, mut orders) = (at, Instant::now(), 0);
         while self.good.load(SeqCst) < at + more {
+            let good = self.good.load(SeqCst);
+            if good != last {
+                (last, since) = (good, Instant::now());
+            }
+            if since.elapsed() > HANG {
+                let pid = server.pid();
+                println!("{}", hung::record(pid, server.events()));
+                assert!(is_ruined, "no client is answered any more");
+                let said = orbit_keep::recover(pid, pid, "no client is answered any more");
+                println!("ordered to put it back: {said:?}");
+                (since, orders) = (Instant::now(), orders + 1);
+            }
             assert!(Instant::now() < end, "no client is answered any more");
             thread::sleep(Duration::from_millis(1));
         }
+        orders
     }
 }
 
@@ -215,7 +236,7 @@ pub fn run(server: &dyn Server, kind: Kind, crashes: usize, clients: usize, mut 
         }
         let driver = thread::Builder::new().spawn_scoped(scope, || {
             for nth in 0..crashes {
-                state.goes_on(20);
+                outcome.hangs += state.goes_on(20, server, kind == Kind::Zeroed);
                 thread::sleep(Duration::from_millis(random(&mut seed) % 100));
                 let before = replays.count();
                 state.gap.store(0, SeqCst);
@@ -239,10 +260,13 @@ pub fn run(server: &dyn Server, kind: Kind, crashes: usize, clients: usize, mut 
                         has_effect = false;
                         break;
                     }
-                    assert!(since.elapsed() < PATIENCE, "crash {nth} is not recovered from");
+                    if since.elapsed() > PATIENCE {
+                        println!("{}", hung::record(server.pid(), server.events()));
+                        panic!("crash {nth} is not recovered from");
+                    }
                     thread::sleep(Duration::from_millis(2));
                 }
-                state.goes_on(20);
+                outcome.hangs += state.goes_on(20, server, kind == Kind::Zeroed);
                 drop(poison);
                 if has_effect {
                     outcome.gaps.push(state.gap.load(SeqCst) as f64 / 1e6);

@@ -3,6 +3,7 @@
 
 pub mod apache;
 pub mod campaign;
+pub mod hung;
 pub mod nginx;
 
 use std::fs;

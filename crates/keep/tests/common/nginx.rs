@@ -27,6 +27,8 @@ pub struct Nginx {
     pub keeper: Child,
     scratch: Scratch,
     pub worker: i32,
+    /// It and those before.
+    workers: Vec<i64>,
     events: PathBuf,
 }
 
@@ -56,18 +58,46 @@ impl Nginx {
             .stderr(fs::File::create(scratch.join("keeper.log")).expect("made"))
             .spawn()
             .expect("orbit-keep");
-        let mut nginx = Nginx { keeper, scratch, worker: 0, events: events_file };
+        let mut nginx = Nginx { keeper, scratch, worker: 0, workers: Vec::new(), events: events_file };
         let pid_file = nginx.scratch.join("pid");
         let master: i32 = until("nginx has begun", || fs::read_to_string(&pid_file).ok()?.trim().parse().ok());
         let kept = until("its worker is kept", || {
             let is_worker = |e: &serde_json::Value| e["event"] == "kept" && e["pid"] != master;
             events(&nginx.events).into_iter().find(is_worker)
         });
-        nginx.worker = kept["pid"].as_i64().expect("a number") as i32;
+        nginx.becomes(kept["pid"].as_i64().expect("a number") as i32);
         nginx
     }
 
-    /// Whether the worker that it began with still lives.
+    /// The master process.
+    fn master(&self) -> i32 {
+        let text = fs::read_to_string(self.scratch.join("pid")).expect("a pid");
+        text.trim().parse().expect("a number")
+    }
+
+    /// Sends the master a signal.
+    pub fn signal(&self, signal: i32) {
+        // SAFETY: a child of our child, which lives until that has seen it exit.
+        unsafe { libc::kill(self.master(), signal) };
+    }
+
+    /// Its error log.
+    pub fn log(&self) -> PathBuf {
+        self.scratch.join("error.log")
+    }
+
+    /// Whether a process is the master, or was a worker.
+    pub fn knows(&self, pid: i64) -> bool {
+        pid == i64::from(self.master()) || self.workers.contains(&pid)
+    }
+
+    /// It has another worker.
+    pub fn becomes(&mut self, worker: i32) {
+        self.worker = worker;
+        self.workers.push(worker.into());
+    }
+
+    /// Whether the worker that it has, as far as is known, lives.
     pub fn has_kept_its_worker(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.worker)).unwrap_or_default();
         stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with('Z'))
@@ -75,10 +105,7 @@ impl Nginx {
 
     /// Asks nginx to end; returns the keeper's exit status.
     pub fn stop(mut self) -> Option<i32> {
-        let master: i32 =
-            fs::read_to_string(self.scratch.join("pid")).expect("a pid").trim().parse().expect("a number");
-        // SAFETY: a child of our child, which lives until that has seen it exit.
-        unsafe { libc::kill(master, libc::SIGQUIT) };
+        self.signal(libc::SIGQUIT);
         until("it exits", || self.keeper.try_wait().expect("a child")).code()
     }
 
