@@ -3,7 +3,7 @@
 //! ever.
 
 use orbit_modules::checkpoint::{Recovery, Tac};
-use orbit_rmk::{Command, Filter, Installed, Kind, ModuleOptions, Reply, Report, Verdict};
+use orbit_rmk::{Command, Core, Filter, Installed, Kind, ModuleOptions, Reply, Report, Verdict};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, ChildStdin, ChildStdout, Stdio};
@@ -83,6 +83,22 @@ fn report(of: &Installed, part: &str) -> String {
     panic!("no report with {part:?} within {PATIENCE:?}: {all:?}");
 }
 
+/// Waits until there is a checkpoint from after this call: what the program did before is in it.
+fn has_newer_checkpoint(core: &Core, pid: u32) {
+    let (since, client) = (Instant::now(), core.client("look"));
+    client.use_pin("P_MEM").expect("a pin");
+    loop {
+        let Ok(Reply::Checkpoints { ages_ns }) = client.issue_cmd("P_MEM", &Command::CheckpointList { pid }) else {
+            panic!("there are checkpoints");
+        };
+        if ages_ns.first().is_some_and(|age| Duration::from_nanos(*age) < since.elapsed()) {
+            return;
+        }
+        assert!(since.elapsed() < PATIENCE, "tac takes checkpoints");
+        std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
 #[test]
 fn a_program_is_put_back_and_the_modules_may_die() {
     orbit::init().expect("a template");
@@ -103,7 +119,7 @@ fn a_program_is_put_back_and_the_modules_may_die() {
         // What it did before the checkpoint is there; it has done nothing since.
         nth += 1;
         assert_eq!(program.ask(), nth);
-        std::thread::sleep(Duration::from_millis(300));
+        has_newer_checkpoint(&core, program.pid());
     }
     // The modules' processes die; the core loads them again, and the checkpoints are still there.
     for module in [&tac, &recovery] {
@@ -116,6 +132,7 @@ fn a_program_is_put_back_and_the_modules_may_die() {
             std::thread::sleep(Duration::from_millis(10));
         }
     }
+    has_newer_checkpoint(&core, program.pid());
     program.crash();
     report(&recovery, "put back to a checkpoint");
     nth += 1;

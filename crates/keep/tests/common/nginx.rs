@@ -187,8 +187,14 @@ impl<S: Read + Write + Send> Client for Requests<S> {
 }
 
 impl Server for Nginx {
+    /// The worker; after one was given up, the one that the master has made in its place.
     fn pid(&self) -> i32 {
-        self.worker
+        if self.has_kept_its_worker() {
+            return self.worker;
+        }
+        let kept = events(&self.events).into_iter().filter(|e| e["event"] == "kept");
+        let workers = kept.filter_map(|e| e["pid"].as_i64()).filter(|pid| *pid != i64::from(self.master()));
+        workers.last().map_or(self.worker, |pid| pid as i32)
     }
 
     fn connect(&self, nth: usize) -> Option<Box<dyn Client + '_>> {

@@ -8,6 +8,7 @@
 use orbit_keep::engine::{self, Crash, Crashes, Engine, Options};
 use orbit_linux::{eventfd, poll};
 use orbit_rmk::{Event, Kind, PinError, Shared, Subscription, lock, now};
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap};
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -70,14 +71,13 @@ impl Programs {
         }
         let mut all = lock(&self.all);
         all.retain(|_, program| !program.has_exited());
-        if !all.contains_key(&pid) {
-            let program = Program::enter(pid, Arc::clone(&self.listeners), Arc::clone(&self.next))?;
-            all.insert(pid, program);
-        }
-        let missing = || PinError::Refused(format!("process {pid} has exited"));
-        let program = all.get_mut(&pid).ok_or_else(missing)?;
+        let program = match all.entry(pid) {
+            Entry::Occupied(known) => known.into_mut(),
+            Entry::Vacant(new) => new.insert(Program::enter(pid, Arc::clone(&self.listeners), Arc::clone(&self.next))?),
+        };
         program.users.insert(user);
-        what(program.engine.as_mut().ok_or_else(missing)?, &mut program.has_options)
+        let left = || PinError::Refused(format!("process {pid} has exited"));
+        what(program.engine.as_mut().ok_or_else(left)?, &mut program.has_options)
     }
 
     /// Does `what` with the engine of a program that is used already.
