@@ -13,6 +13,7 @@ use crate::procfs;
 use crate::{Support, check_int, invalid};
 use std::fs::File;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::FileExt;
 
@@ -188,7 +189,8 @@ impl Pagemap {
         out: &mut Vec<(usize, usize)>,
     ) -> io::Result<usize> {
         self.check_range(start, end)?;
-        let mut regions = [Region { start: 0, end: 0, categories: 0 }; REGIONS];
+        // Left as it is: to fill it would take longer than a scan of a small range.
+        let mut regions = [const { MaybeUninit::<Region>::uninit() }; REGIONS];
         let first = out.len();
         let mut from = start;
         let mut found = 0;
@@ -212,6 +214,8 @@ impl Pagemap {
             // that.
             let n = check_int(unsafe { libc::ioctl(self.file.as_raw_fd(), PAGEMAP_SCAN, &raw mut arg) })?;
             for r in &regions[..(n as usize).min(REGIONS)] {
+                // SAFETY: the kernel has written as many as it says.
+                let r = unsafe { r.assume_init_ref() };
                 found += (r.end - r.start) as usize / self.page;
                 append(out, first, r.start as usize, r.end as usize);
             }

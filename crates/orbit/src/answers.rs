@@ -21,6 +21,7 @@ pub(crate) struct Ending {
 }
 
 /// Main's place in the answers of one process.
+#[repr(C)]
 pub(crate) struct Reader {
     /// Calls that main has seen completed.
     pub completed: u32,

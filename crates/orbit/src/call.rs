@@ -84,7 +84,7 @@ impl fmt::Display for Outcome {
             Outcome::Returned(value) => write!(f, "returned {value}"),
             Outcome::Crashed(crash) => write!(f, "crashed: {crash}"),
             Outcome::Exited(status) => write!(f, "ended itself with exit status {status}"),
-            Outcome::Killed(signal) => write!(f, "killed by signal {signal}"),
+            Outcome::Killed(signal) => write_killed(f, *signal),
             Outcome::OutOfMemory => f.write_str("out of memory"),
             Outcome::Stuck(crash) => {
                 write!(f, "stuck: {}", crash.message.as_deref().unwrap_or_default())?;
@@ -94,6 +94,25 @@ impl fmt::Display for Outcome {
             Outcome::Cancelled => f.write_str("cancelled before it ran"),
         }
     }
+}
+
+/// Writes which signal killed an orbit, and what may have sent it: main cannot know which of these
+/// did.
+fn write_killed(f: &mut fmt::Formatter<'_>, signal: i32) -> fmt::Result {
+    write!(f, "killed by signal {signal}")?;
+    let why = match signal {
+        libc::SIGKILL => {
+            "sent by the kernel for want of memory (its log has a line then), by another process, or by this program's \
+             own request to kill the orbit"
+        }
+        libc::SIGXCPU => "a limit of CPU time, RLIMIT_CPU, was reached",
+        libc::SIGXFSZ => "the task wrote to a file beyond the limit RLIMIT_FSIZE",
+        libc::SIGPIPE => "the task wrote to a pipe or socket that nothing reads",
+        libc::SIGALRM | libc::SIGVTALRM | libc::SIGPROF => "a timer expired that the task has set",
+        _ => "sent by another process, or by the task to itself",
+    };
+    let name = crate::blackbox::signal_name(signal);
+    if name.starts_with("SIG") { write!(f, " ({name}): {why}") } else { write!(f, ": {why}") }
 }
 
 /// What to do when the same orbit has calls waiting already (the running call counts as waiting).
@@ -220,6 +239,28 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// As new. What a call usually has is seen with one look at each line.
+    #[inline(always)]
+    fn renew(&mut self) {
+        let usual = matches!(self.outcome, Some(Outcome::Returned(_)))
+            && self.updates.capacity() == 0
+            && self.wakers.capacity() == 0
+            && self.event.is_none()
+            && !self.watched;
+        if !usual {
+            return self.clear();
+        }
+        self.left = false;
+        // SAFETY: what it holds, a number, needs no drop.
+        unsafe { (&raw mut self.outcome).write(None) };
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn clear(&mut self) {
+        *self = State::default();
+    }
+
     /// Has the future of this mark wake this waker. Returns those that are not needed any more, to
     /// be dropped without the lock: what that does is the program's affair.
     pub fn wakes(&mut self, mark: &Arc<()>, waker: Waker) -> Vec<Marked> {
@@ -243,6 +284,26 @@ impl Call {
             futures: AtomicUsize::new(0),
             state: Mutex::new(State::default()),
         }
+    }
+
+    /// A new call as [`Call::renew`] makes it.
+    #[cold]
+    #[inline(never)]
+    pub fn usual(number: u32, submitted_ns: u64) -> Arc<Call> {
+        let call = Call::new(number, 0, submitted_ns, None);
+        call.futures.store(1, Ordering::Relaxed);
+        Arc::new(call)
+    }
+
+    /// Makes a call that returned, and that nobody else has any more, a new one of the entry
+    /// function without a deadline, which has one future.
+    #[inline(always)]
+    pub fn renew(&mut self, number: u32, submitted_ns: u64) {
+        (self.number, self.function, self.submitted_ns, self.deadline) = (number, 0, submitted_ns, None);
+        *self.done.get_mut() = false;
+        *self.waiting.get_mut() = 0;
+        *self.futures.get_mut() = 1;
+        self.state.get_mut().unwrap_or_else(|e| e.into_inner()).renew();
     }
 
     pub fn lock(&self) -> MutexGuard<'_, State> {
@@ -300,7 +361,12 @@ impl Call {
         let mut state = self.lock();
         // Another may have joined since.
         state.left = self.futures.load(Ordering::Acquire) == 0;
-        if state.left { self.take_all(&mut state) } else { VecDeque::new() }
+        if !state.left {
+            return VecDeque::new();
+        }
+        // Of the futures; the call itself may stay, to be used again.
+        state.event = None;
+        self.take_all(&mut state)
     }
 
     /// The updates that wait, if there is one future alone and they are more than a synchronous
@@ -327,5 +393,40 @@ impl Call {
         let (update, bytes) = state.updates.pop_front()?;
         self.waiting.fetch_sub(bytes, Ordering::Relaxed);
         Some(update)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_renewed_call_is_as_new() {
+        let mut call = Call::usual(7, 1);
+        let mut wakers = Wakers::default();
+        let plain = Arc::get_mut(&mut call).expect("the only one");
+        plain.finish(Outcome::Returned(3), &mut wakers);
+        assert_eq!(plain.outcome(), Some(Outcome::Returned(3)));
+        plain.renew(8, 2);
+        assert_eq!((plain.number, plain.submitted_ns, plain.outcome()), (8, 2, None));
+        let mut update = Update::new();
+        update.data(b"left over");
+        plain.add_update(update, &mut wakers);
+        plain.lock().watched = true;
+        plain.finish(Outcome::Returned(4), &mut wakers);
+        plain.lock().watched = true;
+        plain.renew(9, 3);
+        assert!(plain.take_update().is_none() && plain.waiting_bytes() == 0 && !plain.is_done());
+        assert!(!plain.finish(Outcome::Returned(5), &mut wakers), "nobody watches the new call");
+        assert_eq!(plain.outcome(), Some(Outcome::Returned(5)));
+    }
+
+    #[test]
+    fn a_kill_names_its_signal_and_what_may_have_sent_it() {
+        let text = |signal| Outcome::Killed(signal).to_string();
+        assert!(text(libc::SIGKILL).starts_with("killed by signal 9 (SIGKILL): sent by the kernel for want of memory"));
+        assert!(text(libc::SIGTERM).starts_with("killed by signal 15 (SIGTERM): sent by another process"));
+        assert!(text(libc::SIGXCPU).contains("RLIMIT_CPU") && text(libc::SIGXFSZ).contains("RLIMIT_FSIZE"));
+        assert!(text(40).starts_with("killed by signal 40: "), "{}", text(40));
     }
 }

@@ -267,6 +267,7 @@ impl Inner {
         slot.log_end.store(core.queue.log_head(), Ordering::Relaxed);
         slot.state.store(READY, Ordering::Relaxed);
         slot.attach.store(core.queue.take_attached(), Ordering::Relaxed);
+        slot.submitted_ns.store(submitted_ns, Ordering::Relaxed);
         core.stats.copiers += u64::from(copier.is_some());
         core.stats.calls += 1;
         core.stats.pages += gathered.pages.get() as u64;
@@ -361,7 +362,7 @@ impl Inner {
     }
 
     /// Tells the orbit how far calls are handed over.
-    #[unsafe(link_section = "orbit_usual")]
+    #[inline(always)]
     pub fn hand_over(&self, core: &mut Core, submitted: u32) {
         core.queue.set_submitted(submitted);
         // SeqCst: the orbit stores `asleep` and then looks here; here it is the other way round.
@@ -490,10 +491,14 @@ impl Inner {
                 Some(value) if !waiting.cancelled => Outcome::Returned(value),
                 _ => Outcome::Cancelled,
             };
-            if matches!(outcome, Outcome::Returned(_)) {
+            let returned = matches!(outcome, Outcome::Returned(_));
+            if returned {
                 core.life.note_return();
             }
             self.finish(core, &waiting.call, outcome, ending.at);
+            if returned {
+                core.queue.note_spent(waiting.call);
+            }
         }
         // Waking nobody is a system call too.
         if count > 0 && core.waiting_for_change > 0 {

@@ -59,6 +59,8 @@ pub(crate) struct Slot {
     pub attach: AtomicU32,
     /// Keeps the size even.
     pub reserved: AtomicU32,
+    /// CLOCK_MONOTONIC when the call was made, nanoseconds. Writer: main.
+    pub submitted_ns: AtomicU64,
     /// The arguments, if they are no longer than [`INLINE_ARGS`]. Writer: main.
     pub args: [AtomicU8; INLINE_ARGS],
 }
@@ -188,10 +190,11 @@ impl Down {
 }
 
 /// Main's hold on *down*, the only one that can write it.
+#[repr(C)]
 pub(crate) struct DownSide {
-    fd: Own,
     mapping: Shared,
     log_bytes: usize,
+    fd: Own,
 }
 
 impl DownSide {

@@ -141,17 +141,23 @@ pub struct Stats {
     pub pid: i32,
 }
 
+/// One orbit. What the usual call needs lies together, first.
+#[repr(C)]
 pub(crate) struct Inner {
+    /// The generation of the process that made it.
+    pub generation: u64,
+    /// Whether calls have a deadline that is not their own.
+    pub has_deadline: bool,
+    pub down: DownSide,
+    pub status: SlotHandle,
+    pub core: Mutex<Core>,
     pub options: Options,
     pub runtime: Arc<Runtime>,
     pub number: u64,
     pub name: CString,
-    pub down: DownSide,
     pub event: Own,
-    pub core: Mutex<Core>,
     /// Told when room or state may have changed.
     pub changed: Condvar,
-    pub status: SlotHandle,
     /// Updates of synchronous calls.
     pub kept: Kept,
     /// Whether the supervisor is still to populate `down`.
@@ -160,15 +166,16 @@ pub(crate) struct Inner {
     pub next_deadline: AtomicU64,
 }
 
-/// What changes in an orbit's life, under one lock.
+/// What changes in an orbit's life, under one lock. What the usual call needs lies together, first.
+#[repr(C)]
 pub(crate) struct Core {
-    pub life: Life,
-    pub queue: Queue,
     pub replicas: Vec<Replica>,
     /// Areas that are gone and that the orbit has still mapped.
     pub forget: Vec<u32>,
-    pub limits: Applied,
     pub stats: Stats,
+    pub queue: Queue,
+    pub life: Life,
+    pub limits: Applied,
     /// Threads in [`Inner::wait_for_change`].
     pub waiting_for_change: u32,
     /// Whom to wake when the lock is let go of.

@@ -56,6 +56,12 @@ impl fmt::Debug for Future {
 impl Future {
     pub(crate) fn new(call: Arc<Call>, orbit: Arc<Inner>) -> Future {
         call.join();
+        Future::joined(call, orbit)
+    }
+
+    /// The future of a call that counts it already.
+    #[inline(always)]
+    pub(crate) fn joined(call: Arc<Call>, orbit: Arc<Inner>) -> Future {
         Future { call, orbit, mark: None, synchronous: false }
     }
 

@@ -251,6 +251,8 @@ impl Orbit {
         channel.down.spin_us.store(spin_us, Ordering::Relaxed);
         let limits = Applied::create(&options.limits, &options.name)?;
         let inner = Arc::new(Inner {
+            generation: runtime.generation(),
+            has_deadline: options.deadline.is_some(),
             number: runtime.next_number(),
             name,
             down: channel.down,
@@ -326,7 +328,7 @@ impl Orbit {
     #[inline(never)]
     pub fn call_usual(&self, areas: &[&Area], args: &[u8]) -> Option<Future> {
         let call = self.inner.submit_usual(areas, args)?;
-        Some(Future::new(call, self.inner.clone()))
+        Some(Future::joined(call, self.inner.clone()))
     }
 
     /// The same with options.

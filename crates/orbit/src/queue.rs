@@ -1,6 +1,7 @@
 //! The queue of one orbit's calls as main counts it, and why one may not be queued. Everything here
 //! runs under the orbit's lock.
 
+mod pending;
 mod take_back;
 
 use std::collections::VecDeque;
@@ -17,6 +18,7 @@ use crate::log::LogWriter;
 use crate::replica::Held;
 use crate::units::Bytes;
 use crate::update::Update;
+use pending::Pending;
 
 /// A call main has submitted.
 pub(crate) struct Waiting {
@@ -36,16 +38,23 @@ pub(crate) struct Waiting {
 /// submitted == completed + pending.len()      numbers of calls wrap
 /// log.tail <= log_end of pending[0] <= ... <= log_end of the last <= log.head
 /// ```
+///
+/// What the usual call needs lies together, first.
+#[repr(C)]
 pub(crate) struct Queue {
     /// Calls handed over so far: the number of the next one.
     submitted: u32,
-    /// Those that main has not seen completed, the one whose turn it is first.
-    pending: VecDeque<Waiting>,
-    log: LogWriter,
-    /// Main's place in the orbit's answers; counts the completed calls.
-    answers: Reader,
     /// Replicas sent to the orbit and not yet counted in a slot.
     attached: u32,
+    /// When the last usual call was made, nanoseconds of CLOCK_MONOTONIC.
+    made_ns: u64,
+    /// Main's place in the orbit's answers; counts the completed calls.
+    answers: Reader,
+    log: LogWriter,
+    /// The call that returned last, to be used again by the next usual one.
+    spent: Option<Arc<Call>>,
+    /// Those that main has not seen completed, the one whose turn it is first.
+    pending: Pending,
     /// Calls before this one may name an area that main has detached since.
     detached_before: u32,
     /// Memory for the pages of a snapshot, used again by the next one.
@@ -56,12 +65,14 @@ impl Queue {
     pub fn new() -> Queue {
         Queue {
             submitted: 0,
-            pending: VecDeque::new(),
+            made_ns: 0,
+            pending: Pending::default(),
             log: LogWriter::new(),
             answers: Reader::new(),
             attached: 0,
             detached_before: 0,
             runs: PageRuns::default(),
+            spent: None,
         }
     }
 
@@ -107,7 +118,7 @@ impl Queue {
 
     /// The call whose turn it is.
     pub fn front(&self) -> Option<&Waiting> {
-        self.pending.front()
+        self.pending.get(0)
     }
 
     /// The call at a place, 0 for the one whose turn it is.
@@ -126,18 +137,41 @@ impl Queue {
     /// Adds a call at the end.
     #[inline(always)]
     pub fn push(&mut self, waiting: Waiting) {
-        self.pending.push_back(waiting);
+        self.pending.push(waiting);
+    }
+
+    /// Notes when a usual call is made; returns how many nanoseconds after the last one.
+    #[inline(always)]
+    pub fn note_made(&mut self, now_ns: u64) -> u64 {
+        now_ns.saturating_sub(std::mem::replace(&mut self.made_ns, now_ns))
+    }
+
+    /// A usual call with one future, in the memory of the last one if nobody has that any more.
+    #[inline(always)]
+    pub fn usual_call(&mut self, number: u32, submitted_ns: u64) -> Arc<Call> {
+        if let Some(mut call) = self.spent.take()
+            && let Some(spent) = Arc::get_mut(&mut call)
+        {
+            spent.renew(number, submitted_ns);
+            return call;
+        }
+        Call::usual(number, submitted_ns)
+    }
+
+    /// Keeps the memory of a call that returned for the next one.
+    pub fn note_spent(&mut self, call: Arc<Call>) {
+        self.spent = Some(call);
     }
 
     /// Takes all calls that wait; their slots and their parts of the log stay theirs. The caller
     /// gives them back by [`Queue::keep`], or ends them and calls [`Queue::forget_all`].
     pub fn take_all(&mut self) -> VecDeque<Waiting> {
-        std::mem::take(&mut self.pending)
+        self.pending.split_off(0)
     }
 
     /// The calls of [`Queue::take_all`] wait on.
     pub fn keep(&mut self, waiting: VecDeque<Waiting>) {
-        self.pending = waiting;
+        self.pending.append(waiting);
     }
 
     /// Counts all calls as completed: none is kept, and the log is free.
@@ -151,7 +185,7 @@ impl Queue {
     /// free. To be asked once for each of [`Queue::newly_completed`]. `None`: nothing waits.
     pub fn pop_completed(&mut self, up: &Up) -> std::result::Result<Option<(Waiting, Ending)>, Nonsense> {
         let ending = self.answers.ending(up)?;
-        let Some(waiting) = self.pending.pop_front() else { return Ok(None) };
+        let Some(waiting) = self.pending.pop() else { return Ok(None) };
         self.log.release(waiting.log_end);
         Ok(Some((waiting, ending)))
     }
@@ -179,7 +213,7 @@ impl Queue {
     /// Another process answers from here on. Replicas of waiting calls are sent to it with its
     /// identity.
     pub fn begin_process(&mut self, down: &Down) {
-        for waiting in &self.pending {
+        for waiting in self.pending.iter() {
             down.slots[(waiting.call.number & (SLOTS - 1)) as usize].attach.store(0, Ordering::Relaxed);
         }
         self.attached = 0;

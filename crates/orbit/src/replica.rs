@@ -18,13 +18,21 @@ use crate::own::Own;
 use crate::page::{PAGE, PAGE_BYTES};
 use crate::shared::Shared;
 use crate::stream;
-use crate::units::Pages;
+use crate::units::{Address, Pages};
 use crate::wire::Attach;
 
 /// A replica: memory that main writes through `alias` while the orbit is idle, and that the orbit
 /// maps privately at the area's own address.
+///
+/// What the usual call needs lies together, first.
+#[repr(C)]
 pub(crate) struct Replica {
     pub area: Area,
+    /// The address of `alias`, which the usual call finds here without another line of memory.
+    pub alias_at: Address,
+    /// Calls in a row whose pages were left to a copier; see [`Replica::protect_now`].
+    copied_in_a_row: u32,
+    until_protect: u32,
     /// Its own number: the next replica of the same area has another one.
     pub number: u32,
     /// The number of the first call that could name the area: those before it know nothing of the
@@ -37,9 +45,6 @@ pub(crate) struct Replica {
     pub alias: Arc<Shared>,
     /// Pages of it that the supervisor was asked to populate.
     pub mapped: Pages,
-    /// Calls in a row whose pages were left to a copier; see [`Replica::protect_now`].
-    copied_in_a_row: u32,
-    until_protect: u32,
     /// Pages of the last snapshot; of a replica that has had none, more than any.
     pub last_delta: Pages,
     /// Copiers of its pages in a row that could not be made or died.
@@ -73,6 +78,7 @@ impl Replica {
         let fd = Own::new(fd).map_err(|e| Error::system(doing(), e))?;
         let owed = area.attach()?;
         let alias = Arc::new(alias);
+        let alias_at = Address::of(alias.as_ptr());
         let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
         Ok(Replica {
             area: area.clone(),
@@ -81,6 +87,7 @@ impl Replica {
             owed,
             fd,
             alias,
+            alias_at,
             mapped: Pages::ZERO,
             copied_in_a_row: 0,
             last_delta: Pages::MAX,
@@ -157,6 +164,7 @@ impl Replica {
     }
 
     /// A call's delta was small again.
+    #[inline(always)]
     pub fn small_again(&mut self) {
         self.copied_in_a_row = 0;
         self.until_protect = 0;

@@ -320,6 +320,11 @@ impl Runtime {
         Error::new(Kind::Gone, "the library was shut down while the orbit was being made")
     }
 
+    /// The generation of the process that set the library up.
+    pub fn generation(&self) -> u64 {
+        self.generation
+    }
+
     /// Whether this process set the library up itself, and is no fork of the one that did.
     pub fn is_of_this_process(&self) -> bool {
         self.generation == generation()

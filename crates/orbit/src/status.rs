@@ -219,7 +219,8 @@ impl StatusPage {
     /// A slot for an orbit of this name (cut off after [`NAME_BYTES`]). If all are taken the handle
     /// works but is not seen; the page counts those.
     pub(crate) fn slot(&self, name: &str) -> SlotHandle {
-        let mut handle = SlotHandle { inner: Arc::clone(&self.inner), index: None };
+        let generation = self.inner.generation;
+        let mut handle = SlotHandle { inner: Arc::clone(&self.inner), index: None, at: 0, generation };
         let Some(page) = self.inner.page() else { return handle };
         let mut taken = self.inner.taken.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(index) = (0..SLOTS).find(|index| taken[index / 64] & (1 << (index % 64)) == 0) else {
@@ -246,6 +247,7 @@ impl StatusPage {
         });
         page.header.slots_used.fetch_max(index as u32 + 1, Ordering::Release);
         handle.index = Some(index);
+        handle.at = (&raw const *slot).expose_provenance();
         handle
     }
 }
@@ -272,15 +274,25 @@ impl Slot {
 pub(crate) struct SlotHandle {
     inner: Arc<Inner>,
     index: Option<usize>,
+    /// The slot's address, 0 for none: a call finds it without the way through `inner`.
+    at: usize,
+    /// That of `inner`.
+    generation: u32,
 }
 
 impl SlotHandle {
+    #[inline(always)]
     fn slot(&self) -> Option<&Slot> {
-        Some(&self.inner.page()?.slots[self.index?])
+        if self.at == 0 || self.generation != GENERATION.load(Ordering::Relaxed) {
+            return None;
+        }
+        // SAFETY: the slot lies in the page of `inner`, which stays mapped in this process as long
+        // as `self` keeps it, and is made of atomics.
+        Some(unsafe { &*std::ptr::with_exposed_provenance::<Slot>(self.at) })
     }
 
     /// A call was handed over: how many now wait or run, and how many pages its snapshot copied.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn call_submitted(&self, queue_len: u32, pages: u64) {
         let Some(slot) = self.slot() else { return };
         add(&slot.calls, 1);

@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Mutex, OnceLock};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use orbit_linux::pagemap::Pagemap;
 use orbit_linux::{descriptors, eventfd, futex, map, process, socket, stream};
@@ -316,10 +316,10 @@ impl Task {
         if self.is_there(self.done) {
             return;
         }
-        let since = Instant::now();
+        let since = now_ns();
         let patience = u64::from(self.shared.down.spin_us.load(Ordering::Relaxed));
         if self.usual_gap_us < patience {
-            let until = Duration::from_micros(patience);
+            let until = since + patience * 1000;
             loop {
                 for _ in 0..32 {
                     if self.is_there(self.done) {
@@ -327,7 +327,7 @@ impl Task {
                     }
                     std::hint::spin_loop();
                 }
-                if since.elapsed() > until {
+                if now_ns() > until {
                     break;
                 }
             }
@@ -345,8 +345,11 @@ impl Task {
         self.note_gap(since);
     }
 
-    fn note_gap(&mut self, since: Instant) {
-        let gap = (since.elapsed().as_micros() as u64).min(2_000);
+    /// Learns how long calls let the orbit wait, by when they were made: how long the orbit then
+    /// took to wake is no sign that calls come seldom.
+    fn note_gap(&mut self, since: u64) {
+        let slot = &self.shared.down.slots[(self.done & (SLOTS - 1)) as usize];
+        let gap = (slot.submitted_ns.load(Ordering::Relaxed).saturating_sub(since) / 1000).min(2_000);
         self.usual_gap_us = (self.usual_gap_us * 7 + gap) / 8;
     }
 

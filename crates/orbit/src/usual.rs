@@ -14,23 +14,29 @@ use crate::call::Call;
 use crate::channel::{COPIER_NONE, INLINE_ARGS, READY, SLOTS};
 use crate::clock::now_ns;
 use crate::core::Inner;
+use crate::generation::generation;
 use crate::queue::Waiting;
 use crate::units::Pages;
 
 /// Most pages in use of an area that this path copies: such an area is copied whole by every call.
 const MAX_PAGES: Pages = Pages::new(16);
+/// After so long without a call, caches have hardly anything left of what the last one touched.
+const COLD_AFTER_NS: u64 = 300_000;
 
 impl Inner {
-    /// Makes a call of the entry function without a deadline, if it is a usual one. `None`: nothing
-    /// was done that [`Inner::submit`] would not do again.
+    /// Makes a call of the entry function without a deadline, if it is a usual one; it counts one
+    /// future. `None`: nothing was done that [`Inner::submit`] would not do again.
     #[inline(always)]
     pub fn submit_usual(self: &Arc<Inner>, areas: &[&Area], args: &[u8]) -> Option<Arc<Call>> {
-        if args.len() > INLINE_ARGS || self.options.deadline.is_some() || !self.runtime.is_of_this_process() {
+        if args.len() > INLINE_ARGS || self.has_deadline || self.generation != generation() {
             return None;
         }
-        let mut guard = self.lock();
+        let mut guard = self.core.lock().unwrap_or_else(|e| e.into_inner());
         if !guard.queue.is_empty() {
-            self.reap_locked(&mut guard);
+            drop(guard);
+            // Lets go of the lock itself, for it may wake wakers then. This path wakes none.
+            self.reap();
+            guard = self.core.lock().unwrap_or_else(|e| e.into_inner());
         }
         let core = &mut *guard;
         let process = core.life.healthy_process()?;
@@ -39,13 +45,15 @@ impl Inner {
             return None;
         }
         let submitted_ns = now_ns();
+        let is_cold = core.queue.note_made(submitted_ns) > COLD_AFTER_NS;
         let mut pages = Pages::ZERO;
         for area in areas {
             let replica = core.replicas.iter_mut().find(|r| r.area.is_same(area))?;
             replica.small_again();
             // SAFETY: the alias has the area's limit, and the orbit, which is idle, does not use it
-            // meanwhile.
-            pages += unsafe { area.copy_small(replica.alias.as_ptr(), MAX_PAGES) }?;
+            // meanwhile. The replica, which lives under the lock held here, keeps the area in use.
+            let to = replica.alias_at.pointer();
+            pages += unsafe { area.copy_small(to, MAX_PAGES, is_cold) }?;
         }
         let number = core.queue.next_number();
         let slot = &self.down.slots[(number & (SLOTS - 1)) as usize];
@@ -61,9 +69,10 @@ impl Inner {
         slot.log_end.store(log, Ordering::Relaxed);
         slot.state.store(READY, Ordering::Relaxed);
         slot.attach.store(0, Ordering::Relaxed);
+        slot.submitted_ns.store(submitted_ns, Ordering::Relaxed);
         core.stats.calls += 1;
         core.stats.pages += pages.get() as u64;
-        let call = Arc::new(Call::new(number, 0, submitted_ns, None));
+        let call = core.queue.usual_call(number, submitted_ns);
         core.queue.push(Waiting {
             call: call.clone(),
             log_end: log,

@@ -127,6 +127,7 @@ tuples! { () (A) (A B) (A B C) (A B C D) (A B C D E) (A B C D E F) }
 unsafe impl<T: Value, const N: usize> Value for [T; N] {
     const BYTES: Option<usize> = match T::BYTES {
         Some(bytes) => Some(bytes * N),
+        None if N == 0 => Some(0),
         None => None,
     };
 
@@ -143,25 +144,39 @@ unsafe impl<T: Value, const N: usize> Value for [T; N] {
 // SAFETY: each is one.
 unsafe impl<T: Answer, const N: usize> Answer for [T; N] {}
 
-// SAFETY: writes and reads a count and so many values.
+// SAFETY: writes and reads a count and so many values, of at least a byte each: else bytes that
+// are no value could claim any number of them.
 unsafe impl<T: Value> Value for Vec<T> {
     const BYTES: Option<usize> = None;
 
     fn write(&self, out: &mut Vec<u8>) {
         self.len().write(out);
-        self.iter().for_each(|value| value.write(out));
+        for value in self {
+            let before = out.len();
+            value.write(out);
+            if out.len() == before {
+                out.push(0);
+            }
+        }
     }
 
     unsafe fn read(from: &mut &[u8]) -> Option<Vec<T>> {
         // SAFETY: a number is an `Answer`.
         let count = unsafe { usize::read(from) }?;
         let least = T::BYTES.unwrap_or(1).max(1);
-        // What takes no bytes could be counted without end.
         if count > from.len() / least {
             return None;
         }
-        // SAFETY: the caller's promise holds for each.
-        (0..count).map(|_| unsafe { T::read(from) }).collect()
+        let mut values = Vec::new();
+        for _ in 0..count {
+            let before = from.len();
+            // SAFETY: the caller's promise holds for each.
+            values.push(unsafe { T::read(from) }?);
+            if from.len() == before {
+                *from = from.get(1..)?;
+            }
+        }
+        Some(values)
     }
 }
 // SAFETY: each is one.
@@ -256,7 +271,11 @@ mod tests {
         returns([[1u16, 2], [3, 4]]);
         returns("text with ü".to_owned());
         returns(vec![Some(vec!["a".to_owned()]), None]);
-        returns(vec![(), ()].len());
+        returns(vec![(), ()]);
+        returns(vec![vec![(); 3], vec![]]);
+        returns((vec![[(); 2]], 7u8));
+        let no_texts: Vec<[String; 0]> = vec![[], []];
+        returns((no_texts, 7u8));
     }
 
     #[test]
@@ -268,5 +287,7 @@ mod tests {
         assert_eq!(read(&[2, 0xdc, 0, 0]).0, None);
         assert_eq!(read(&0xd800u32.to_ne_bytes()).1, None);
         assert_eq!(read(&usize::MAX.to_ne_bytes()).2, None);
+        // SAFETY: an `Answer`.
+        assert_eq!(unsafe { Vec::<()>::read(&mut &usize::MAX.to_ne_bytes()[..]) }, None);
     }
 }

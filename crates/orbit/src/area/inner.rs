@@ -15,6 +15,7 @@ use super::{Engine, human, registry};
 use crate::error::{Error, Kind, Result};
 use crate::generation::generation;
 use crate::side::is_own_side;
+use crate::stream;
 use crate::units::{Address, Bytes, Page, Pages};
 use orbit_linux::map;
 use std::ptr::{self, NonNull};
@@ -34,15 +35,23 @@ const FEW_PAGES: Pages = Pages::new(16);
 /// Number of the next area. Never used twice in a process.
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
-/// An area. Shared by all handles to it; usable from any thread.
+/// An area. Shared by all handles to it; usable from any thread. What the usual call needs lies
+/// together, first.
 #[derive(Debug)]
+#[repr(C)]
 pub(super) struct AreaInner {
+    /// Bytes from the base to the end of the last page ever used. Written under `state`, only ever
+    /// grows.
+    high: AtomicUsize,
+    /// The same as the tracker knows it, if each harvest reports all of these pages, whatever was
+    /// written; else 0, or more than the area has. Written under `track`.
+    whole: AtomicUsize,
+    /// Its first address, the same in main and in every orbit.
+    pub base: Address,
     /// Its number, unique in this process.
     pub id: u32,
     /// Its name, for messages.
     pub name: String,
-    /// Its first address, the same in main and in every orbit.
-    pub base: Address,
     /// Its length, whole pages; it never uses more.
     pub limit: Bytes,
     /// The engine asked for.
@@ -58,9 +67,6 @@ pub(super) struct AreaInner {
     state: Mutex<State>,
     /// Told when the last [`Hold`] is gone.
     let_go: Condvar,
-    /// Bytes from the base to the end of the last page ever used. Written under `state`, only ever
-    /// grows.
-    high: AtomicUsize,
     /// Pages released to the kernel, which the tracker cannot see, since the last harvest.
     dropped: Mutex<PageRuns>,
     /// `None` once the area is gone.
@@ -213,6 +219,7 @@ impl AreaInner {
             window,
             state: Mutex::new(State { heap: window.map(|_| Heap::new(base, limit)), holds: 0, gone: false }),
             let_go: Condvar::new(),
+            whole: AtomicUsize::new(0),
             high: AtomicUsize::new(if window.is_some() { 0 } else { limit.get() }),
             dropped: Mutex::default(),
             track: Mutex::new(None),
@@ -285,6 +292,7 @@ impl AreaInner {
         drop(state);
         registry::leave(self);
         let mut track = lock(&self.track);
+        self.whole.store(0, Ordering::Release);
         *track = None;
         if let Some(window) = self.window {
             Self::uncarve(window, self.base, self.limit);
@@ -528,7 +536,9 @@ impl AreaInner {
         }
         dropped.clear();
         drop(dropped);
-        f(tracker)
+        let result = f(tracker);
+        self.whole.store(tracker.sends_whole().map_or(0, |pages| pages.bytes(self.page).get()), Ordering::Release);
+        result
     }
 
     /// Main is about to write to `len` bytes at `addr`, see [`super::Area::will_write`].
@@ -619,22 +629,24 @@ impl AreaInner {
     /// books of what is owed stay as they are: as long as this engine works nobody needs them, and
     /// the next one begins with every page.
     ///
+    /// `cold`: caches will hardly have the pages. No lock is taken: a harvest for another orbit that goes over to another engine meanwhile
+    /// owes every page to this one.
+    ///
     /// # Safety
     /// `to` has as many writable bytes as the area's limit, which are no part of it and which
-    /// nobody uses meanwhile.
-    #[unsafe(link_section = "orbit_usual")]
-    #[inline(never)]
-    pub(super) unsafe fn copy_small(&self, to: *mut u8, most: Pages) -> Option<Pages> {
-        let track = lock(&self.track);
-        let used = self.high_pages();
-        if used > most || !track.as_ref()?.sends_all(used) {
+    /// nobody uses meanwhile. The area is in use ([`AreaInner::users`]), so that it is not
+    /// destroyed.
+    #[inline(always)]
+    pub(super) unsafe fn copy_small(&self, to: *mut u8, most: Pages, cold: bool) -> Option<Pages> {
+        let used = self.high.load(Ordering::Acquire);
+        if used > most.bytes(PAGE).get() || self.whole.load(Ordering::Acquire) != used {
             return None;
         }
         let from = self.base.pointer().cast_const();
-        // SAFETY: the pages in use lie below the area's limit, and are mapped while the tracker is
-        // locked and there; the rest is the caller's promise.
-        unsafe { ptr::copy_nonoverlapping(from, to, used.bytes(self.page).get()) };
-        Some(used)
+        // SAFETY: the pages in use lie below the area's limit, and are mapped as long as it is in
+        // use; the rest is the caller's promise.
+        unsafe { if cold { stream::copy_cold(from, to, used) } else { stream::copy_plainly(from, to, used) } };
+        Some(Bytes::new(used).whole_pages(PAGE))
     }
 
     /// Runs `f` with the function that says from where a page of a snapshot is copied. Nobody

@@ -392,6 +392,7 @@ impl Area {
     }
 
     /// Whether both are handles to one area.
+    #[inline(always)]
     pub(crate) fn is_same(&self, other: &Area) -> bool {
         std::sync::Arc::ptr_eq(&self.inner, &other.inner)
     }
@@ -401,9 +402,10 @@ impl Area {
     /// # Safety
     /// `to` has as many writable bytes as the area's limit, which are no part of it and which
     /// nobody uses meanwhile.
-    pub(crate) unsafe fn copy_small(&self, to: *mut u8, most: Pages) -> Option<Pages> {
+    #[inline(always)]
+    pub(crate) unsafe fn copy_small(&self, to: *mut u8, most: Pages, cold: bool) -> Option<Pages> {
         // SAFETY: the caller's promise is the same.
-        unsafe { self.inner.copy_small(to, most) }
+        unsafe { self.inner.copy_small(to, most, cold) }
     }
 
     /// Pages from the base to the last one ever used.

@@ -61,7 +61,9 @@ impl Inner {
             }
             return TakenBack::default();
         }
-        let log_start = first.checked_sub(1).map_or(core.queue.log.tail(), |before| core.queue.pending[before].log_end);
+        let log_start = first
+            .checked_sub(1)
+            .map_or(core.queue.log.tail(), |before| core.queue.get(before).map_or(0, |w| w.log_end));
         let calls = core.queue.pending.split_off(first);
         let log = calls.iter().any(|w| !w.cancelled).then(|| core.queue.log.copy_from(&self.down, log_start));
         self.rewind_log(core, log_start);
@@ -80,7 +82,7 @@ impl Inner {
     }
 
     /// The next call was not made: those that it was to replace wait as before.
-    pub fn put_back(&self, core: &mut Core, mut taken: TakenBack) {
+    pub fn put_back(&self, core: &mut Core, taken: TakenBack) {
         let Some(log) = &taken.log else { return };
         core.queue.log.put_back(&self.down, log);
         core.queue.attached -= self.attached_with(&taken.calls);
@@ -89,7 +91,7 @@ impl Inner {
             core.replicas.iter_mut().filter(|r| r.number == number).for_each(|r| r.first_call = first_call);
         }
         let submitted = core.queue.submitted.wrapping_add(taken.calls.len() as u32);
-        core.queue.pending.append(&mut taken.calls);
+        core.queue.pending.append(taken.calls);
         self.hand_over(core, submitted);
     }
 

@@ -280,9 +280,9 @@ impl Tracker {
         Ok(())
     }
 
-    /// Whether each harvest reports exactly the first `used` pages, whatever was written.
-    pub fn sends_all(&self, used: Pages) -> bool {
-        matches!(self.way, Way::Copy) && self.asked != Engine::Fork && self.used_pages() == used
+    /// How many pages each harvest reports, whatever was written; `None`: those that were.
+    pub fn sends_whole(&self) -> Option<Pages> {
+        (matches!(self.way, Way::Copy) && self.asked != Engine::Fork).then_some(self.used_pages())
     }
 
     fn fetch(&mut self) -> io::Result<()> {
