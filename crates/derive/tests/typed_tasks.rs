@@ -60,6 +60,8 @@ fn values_of_any_shape_come_and_go() {
     }
     let word = Task::new("word", |_: &mut (), (a, b): &(u32, u32)| u64::from(*a) << 32 | u64::from(*b)).expect("task");
     assert_eq!(word.call(&[], &(u32::MAX, 7)).expect("call"), u64::MAX << 32 | 7);
+    let sizeless = Task::new("sizeless", |_: &mut (), units: &Vec<()>| units.clone()).expect("task");
+    assert_eq!(sizeless.call(&[], &vec![(); 1000]).expect("call").len(), 1000);
     let unit = Task::new("unit", |_: &mut (), Nothing: &Nothing| Nothing).expect("task");
     assert_eq!(unit.call(&[], &Nothing).expect("call"), Nothing);
 }

@@ -18,6 +18,13 @@
 //! # Ok(()) }
 //! ```
 //!
+//! Arguments are copied into the orbit, whole. A reference or a pointer into main's heap means
+//! nothing there, so it is no argument, and does not compile:
+//!
+//! ```compile_fail
+//! let task = orbit::Task::new("length", |_: &mut (), text: &&'static String| text.len());
+//! ```
+//!
 //! The function has no captures: what it needs comes as arguments, in areas, or from its store. A
 //! panic in it is a crash of the orbit like any other.
 
