@@ -50,9 +50,6 @@ impl Inner {
         for area in areas {
             let replica = core.replicas.iter_mut().find(|r| r.area.is_same(area))?;
             replica.small_again();
-            let to = std::ptr::with_exposed_provenance_mut(replica.alias_at);
-            // SAFETY: the alias has the area's limit, and the orbit, which is idle, does not use it
-            // meanwhile. The replica, which lives under the lock held here, keeps the area in use.
             let to = replica.alias_at.pointer();
             // SAFETY: the alias has the area's limit, and the orbit, which is idle, does not use it
             // meanwhile. The replica, which lives under the lock held here, keeps the area in use.
