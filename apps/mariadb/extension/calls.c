@@ -4,7 +4,6 @@
 #include <orbit.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 static struct orbit *orbit;
 static struct orbit_area *area;
@@ -119,13 +118,6 @@ static void take_cycles(const struct scan *scan, void (*found)(const struct scan
         free(cycle);
         orbit_update_free(update);
     }
-}
-
-static unsigned long long now_us(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (unsigned long long)now.tv_sec * 1000000 + (unsigned long long)now.tv_nsec / 1000;
 }
 
 bool calls_search(const struct scan *scan, void (*found)(const struct scan *, const struct cycle *))

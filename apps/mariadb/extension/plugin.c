@@ -1,6 +1,6 @@
 /* orbit_deadlock: declaration of the plugin, its variables, and the life of its thread.
  *
- * The thread scans the waits at intervals, has the task search what is new, and ends the wait of
+ * The thread scans the waits when new ones begin, has the task search them, and ends the wait of
  * each victim. A cycle closes only when a wait begins: while the waits are those of the last
  * completed call there is nothing to search.
  */
@@ -14,19 +14,18 @@
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
+#include <unistd.h>
 
 extern void sql_print_error(const char *format, ...) __asm__("_Z15sql_print_errorPKcz");
 extern void sql_print_information(const char *format, ...) __asm__("_Z21sql_print_informationPKcz");
 extern char my_thread_init(void);
 extern void my_thread_end(void);
 
-/* Time between two readings of the number of waits, milliseconds: a deadlock that comes alone is
- * found after so much. */
-#define CHECK_MS 20
 /* A scan is followed by a pause so many times as long at least: scans take 5 % of the time at
  * most. */
 #define PAUSE_SHARE 19
+/* Least time between two scans, milliseconds, where InnoDB cannot be made to renew what it shows. */
+#define RENEWAL_MS 120
 
 unsigned int setting_interval, setting_deadline, setting_memory;
 static char setting_faults;
@@ -34,9 +33,7 @@ static char *setting_fault;
 struct plugin_counters counters;
 
 static pthread_t thread;
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
-static pthread_cond_t stopped = PTHREAD_COND_INITIALIZER;
-static bool is_stopping;
+static bool is_renewed; /* what InnoDB shows, at each scan */
 static atomic_int next_fault;
 
 void log_event(bool is_error, const char *format, ...)
@@ -69,63 +66,48 @@ static bool is_fault_due(void)
 
 /* ---- the thread ---- */
 
-/* Waits; true: it is time to end. */
-static bool sleep_ms(unsigned int ms)
-{
-    struct timespec until;
-    bool stop;
-    clock_gettime(CLOCK_REALTIME, &until);
-    until.tv_sec += ms / 1000;
-    until.tv_nsec += ms % 1000 * 1000000L;
-    if (until.tv_nsec >= 1000000000) {
-        until.tv_sec++;
-        until.tv_nsec -= 1000000000;
-    }
-    pthread_mutex_lock(&lock);
-    while (!is_stopping && pthread_cond_timedwait(&stopped, &lock, &until) == 0)
-        ;
-    stop = is_stopping;
-    pthread_mutex_unlock(&lock);
-    return stop;
-}
-
-static uint64_t now_ms(void)
-{
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
-}
+/* A victim of the last search still waits: the next scan must search again. */
+static bool is_left;
 
 static void end_victim(const struct scan *scan, const struct cycle *cycle)
 {
     const struct transaction *victim = &graph_transactions(scan->graph)[cycle->victim];
-    if (!scan_end_wait(scan, cycle->victim))
+    if (!scan_end_wait(scan, cycle->victim)) {
+        is_left = true;
         return;
+    }
     counters.broken++;
     log_event(false, "deadlock of %d transactions: %llu is rolled back (thread %lu, weight %llu)", cycle->length,
               (unsigned long long)victim->id, scan->sessions[cycle->victim].thread, (unsigned long long)victim->weight);
 }
 
+/* When the next scan may begin, after one from this time until now. */
+static uint64_t next_due_us(uint64_t began_us)
+{
+    uint64_t ended_us = now_us(), pause_us = (ended_us - began_us) * PAUSE_SHARE;
+    uint64_t least_us = 1000u * (is_renewed || setting_interval > RENEWAL_MS ? setting_interval : RENEWAL_MS);
+    return ended_us + (pause_us > least_us ? pause_us : least_us);
+}
+
 static void detect(void)
 {
-    uint64_t searched = 0, due_ms = 0;
-    while (!sleep_ms(CHECK_MS)) {
-        unsigned long long scans = counters.scans;
-        uint64_t began_ms = now_ms();
-        struct scan scan;
-        bool has_fault = is_fault_due();
-        static struct graph nothing;
+    uint64_t searched = 0, seen = 0, due_us = 0;
+    while (!waits_are_stopped()) {
+        bool may_be_deadlocked = waits_await(due_us, &seen), has_fault = is_fault_due();
+        struct graph nothing = {0};
+        struct scan scan = {0};
         calls_note_pid();
-        if (!has_fault && began_ms < due_ms)
-            continue;
-        if (!scan_waits(&scan))
-            continue;
-        if (counters.scans != scans) {
-            uint64_t ended_ms = now_ms(), pause_ms = (ended_ms - began_ms) * PAUSE_SHARE;
-            due_ms = ended_ms + (pause_ms > setting_interval ? pause_ms : setting_interval);
+        if (may_be_deadlocked || has_fault) {
+            uint64_t began_us = now_us();
+            if (!scan_waits(&scan))
+                seen = searched = 0;
+            due_us = next_due_us(began_us);
         }
         if (scan.graph && (scan.signature != searched || has_fault)) {
-            searched = calls_search(&scan, end_victim) ? scan.signature : 0;
+            is_left = false;
+            searched = calls_search(&scan, end_victim) && !is_left ? scan.signature : 0;
+            if (searched == 0)
+                seen = 0;
         } else if (!scan.graph && has_fault) {
             struct scan empty = {.graph = &nothing, .size = sizeof nothing};
             calls_search(&empty, end_victim);
@@ -143,11 +125,15 @@ static void *run(void *unused)
     do {
         connected = connected || scan_connect();
         ready = connected && scan_take_over();
-    } while (!ready && !sleep_ms(100));
+    } while (!ready && usleep(100000) == 0 && !waits_are_stopped());
     if (ready) {
+        is_renewed = clock_start();
+        if (!is_renewed)
+            log_event(true, "the server's clock is not reached: scans are %d ms apart at least", RENEWAL_MS);
         log_event(false, "ready; innodb_deadlock_detect is OFF while this plugin is loaded");
         detect();
         scan_hand_back();
+        clock_stop();
     }
     scan_disconnect();
     my_thread_end();
@@ -158,7 +144,6 @@ static int start_thread(void)
 {
     sigset_t all, before;
     int error;
-    is_stopping = false;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     error = pthread_create(&thread, NULL, run, NULL);
@@ -169,19 +154,24 @@ static int start_thread(void)
 static int init(void *unused)
 {
     (void)unused;
-    return !calls_start() || start_thread() != 0;
+    if (!calls_start())
+        return 1;
+    waits_start();
+    if (start_thread() == 0)
+        return 0;
+    waits_stop();
+    calls_stop();
+    return 1;
 }
 
 static int deinit(void *unused)
 {
     (void)unused;
-    pthread_mutex_lock(&lock);
-    is_stopping = true;
-    pthread_cond_signal(&stopped);
-    pthread_mutex_unlock(&lock);
+    waits_wake(true);
     /* A task that hangs must not delay the server's end until its deadline. */
     calls_interrupt();
     pthread_join(thread, NULL);
+    waits_stop();
     calls_stop();
     return 0;
 }
@@ -202,11 +192,11 @@ static void order_fault(MYSQL_THD thd, struct st_mysql_sys_var *variable, void *
 {
     (void)thd, (void)variable, (void)target;
     atomic_store(&next_fault, fault_by_name(*(const char *const *)save, "assert"));
+    waits_wake(false);
 }
 
 static MYSQL_SYSVAR_UINT(interval, setting_interval, PLUGIN_VAR_RQCMDARG,
-                         "Least time between two scans of the waits, milliseconds. InnoDB renews them after 100",
-                         NULL, NULL, 120, 110, 60000, 0);
+                         "Least time between two scans of the waits, milliseconds", NULL, NULL, 2, 1, 60000, 0);
 static MYSQL_SYSVAR_UINT(deadline, setting_deadline, PLUGIN_VAR_RQCMDARG,
                          "Longest run of the detector, milliseconds; then its process is killed and started again",
                          NULL, NULL, 1000, 1, 600000, 0);

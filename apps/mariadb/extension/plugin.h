@@ -1,9 +1,14 @@
 /* orbit_deadlock: the parts of the plugin and what they share. Plain C on MariaDB's plugin
  * interface.
  *
- * plugin.c    declaration, variables, the thread's life scan.c      what waits for what, by the SQL
- * service; the end of a victim's wait victims.c   what the victim's own thread does: error 1213 and
- * rollback calls.c     the orbit and its calls search.c    the task      ../../common has faults for tests
+ * plugin.c    declaration, variables, the thread's life
+ * waits.c     which threads wait, as the server reports it; sleeps until a deadlock is possible
+ * scan.c      what waits for what, by the SQL service; the end of a victim's wait
+ * clock.c     has InnoDB renew what it shows
+ * victims.c   what the victim's own thread does: error 1213 and rollback
+ * calls.c     the orbit and its calls
+ * search.c    the task
+ * ../../common has faults for tests
  */
 #ifndef ORBIT_MARIADB_PLUGIN_H
 #define ORBIT_MARIADB_PLUGIN_H
@@ -38,6 +43,36 @@ void log_event(bool is_error, const char *format, ...) __attribute__((format(pri
 int32_t take_fault(void);
 /* The call did not come to its fault: the next one gets it. */
 void return_fault(int32_t fault);
+
+/* ---- waits.c ---- */
+
+struct waiting_thread {
+    unsigned long thread;
+    unsigned long long query; /* that it runs */
+};
+
+/* Has the server report its waits here. */
+void waits_start(void);
+/* No longer. Takes 0.1 s. */
+void waits_stop(void);
+/* Sleeps until this time, then until two threads wait, one of which began after `seen`, which is set.
+ * False: nothing like that yet, or it was woken. */
+bool waits_await(uint64_t due_us, uint64_t *seen);
+/* Ends waits_await; for good, if asked. Any thread. */
+void waits_wake(bool stop);
+bool waits_are_stopped(void);
+/* The threads that wait, to be freed; NULL: no memory. */
+size_t waits_list(struct waiting_thread **list);
+/* Monotonic. */
+uint64_t now_us(void);
+
+/* ---- clock.c ---- */
+
+/* False: the server's clock is not where it is known to be. */
+bool clock_start(void);
+void clock_stop(void);
+/* From here on what this thread reads of InnoDB's transactions is renewed, or is as usual. */
+void clock_set_ahead(bool is_ahead);
 
 /* ---- scan.c ---- */
 

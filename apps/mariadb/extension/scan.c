@@ -1,8 +1,8 @@
 /* Who waits for whom, as the server shows it: InnoDB's own lock table is not reachable from a
  * plugin, since its symbols are hidden.
  *
- * The tables innodb_lock_waits and innodb_trx show one point in time, which InnoDB keeps for 100 ms
- * after each reading. The list of processes is read before: a transaction that waits at that point,
+ * The tables innodb_lock_waits and innodb_trx show one point in time, and are renewed for each scan
+ * (clock.c). The list of threads that wait is copied before: a transaction that waits at that point,
  * and whose thread still runs the statement from that list when its wait is ended, has waited in
  * that statement.
  */
@@ -63,17 +63,6 @@ void scan_hand_back(void)
 {
     if (was_detecting)
         run("SET GLOBAL innodb_deadlock_detect = ON");
-}
-
-/* A deadlock has two transactions that wait at least. */
-static bool may_be_deadlocked(void)
-{
-    MYSQL_RES *result = ask("SHOW GLOBAL STATUS LIKE 'Innodb_row_lock_current_waits'");
-    MYSQL_ROW row = result ? mysql_fetch_row(result) : NULL;
-    bool may_be = row && row[1] && strtoull(row[1], NULL, 10) >= 2;
-    if (result)
-        mysql_free_result(result);
-    return may_be;
 }
 
 /* ---- rows into a graph ---- */
@@ -188,31 +177,30 @@ static bool read_pairs(struct scan *scan, MYSQL_RES *rows)
 }
 
 /* Which statement each thread runs. */
-static void read_queries(struct scan *scan, MYSQL_RES *processes)
+static void note_queries(struct scan *scan, const struct waiting_thread *list, size_t count)
 {
-    MYSQL_ROW row;
-    while ((row = mysql_fetch_row(processes)))
-        for (int32_t i = 0; row[0] && row[1] && i < scan->graph->transaction_count; i++)
-            if (scan->sessions[i].thread == strtoul(row[0], NULL, 10))
-                scan->sessions[i].query = strtoull(row[1], NULL, 10);
+    for (size_t k = 0; k < count; k++)
+        for (int32_t i = 0; i < scan->graph->transaction_count; i++)
+            if (scan->sessions[i].thread == list[k].thread)
+                scan->sessions[i].query = list[k].query;
 }
 
 bool scan_waits(struct scan *scan)
 {
-    MYSQL_RES *processes, *rows;
+    struct waiting_thread *list;
+    size_t count = waits_list(&list);
+    MYSQL_RES *rows;
     bool good;
     memset(scan, 0, sizeof *scan);
-    if (!may_be_deadlocked())
-        return true;
-    processes = ask("SELECT ID, QUERY_ID FROM information_schema.PROCESSLIST WHERE COMMAND IN ('Query', 'Execute')");
-    rows = processes ? ask(waits_query) : NULL;
+    clock_set_ahead(true);
+    rows = ask(waits_query);
+    clock_set_ahead(false);
     good = rows && read_pairs(scan, rows);
-    if (good && scan->graph)
-        read_queries(scan, processes);
-    if (processes)
-        mysql_free_result(processes);
+    if (good && scan->graph && list)
+        note_queries(scan, list, count);
     if (rows)
         mysql_free_result(rows);
+    free(list);
     counters.scans++;
     return good;
 }

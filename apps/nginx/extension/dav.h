@@ -54,6 +54,12 @@ struct log_line {
     char text[NGX_MAX_ERROR_STR];
 };
 
+/* The end of a PUT, as it is pushed: a line has a level. */
+struct put_end {
+    uint32_t no_level; /* 0 */
+    uint32_t status;
+};
+
 extern ngx_module_t orbit_dav_module;
 
 /* orbit.c: the orbit of this worker. */

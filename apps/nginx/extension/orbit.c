@@ -1,8 +1,9 @@
 /* The orbit of this worker, and calls of it from the event loop.
  *
- * The worker never blocks. The task signals a descriptor as it ends, which is one of nginx'
- * connections; a timer finds calls whose task could not. (A descriptor of each future would cost
- * four system calls and a thread's wake-up.) The orbit has one call at a time, so that a
+ * The worker never blocks. The task pushes its result and signals a descriptor, which is one of
+ * nginx' connections; so its call has ended for the worker, whatever becomes of the process in the
+ * instructions after that. A timer finds calls whose task could not. (A descriptor of each future
+ * would cost four system calls and a thread's wake-up.) The orbit has one call at a time, so that a
  * deadline is the running call's alone: a call that was in the orbit is never made again, since
  * it may have stored its file. The others wait here, also while the orbit is started again.
  */
@@ -14,16 +15,11 @@
 #define RETRY_MS 5
 /* Between two checks whether the running call has ended, milliseconds. */
 #define CHECK_MS 10
-/* The task signals some instructions before its call ends: how long the worker waits for that,
- * once a call. Microseconds. */
-#define ENDING_US 50
-
 struct put_call {
     ngx_queue_t link; /* in waiting; not the one that runs */
     struct orbit_future *future;
     ngx_msec_t deadline;
     ngx_msec_t give_up; /* if it could not be made by then, by ngx_current_msec; 0: its turn has not come */
-    unsigned has_waited:1; /* for its end */
     put_done done; /* NULL: abandoned */
     put_log log;
     void *data;
@@ -123,20 +119,31 @@ void dav_orbit_stop(void)
 
 /* ---- ends ---- */
 
-static void take_log_lines(struct put_call *call)
+/* Takes what the task has pushed: lines go to the log, its status is returned; -1: it is not there
+ * yet. */
+static ngx_int_t take_pushed(struct put_call *call)
 {
     struct orbit_update *update;
-    while (orbit_try_pull(call->future, &update) == 1) {
+    ngx_int_t status = -1;
+    while (status < 0 && orbit_try_pull(call->future, &update) == 1) {
         const struct orbit_item *item = orbit_update_first(update);
         const size_t header = offsetof(struct log_line, text);
-        struct log_line line;
-        if (call->done && item && item->kind == ORBIT_ITEM_DATA && item->size >= header && item->size <= sizeof line) {
-            ngx_memcpy(&line, item->data, item->size);
-            if (line.size <= item->size - header && line.level >= NGX_LOG_EMERG && line.level <= NGX_LOG_NOTICE)
-                call->log(call->data, line.level, (u_char *)line.text, line.size);
+        size_t size = item && item->kind == ORBIT_ITEM_DATA ? item->size : 0;
+        union {
+            struct log_line line;
+            struct put_end end;
+        } is;
+        if (size >= header && size <= sizeof is.line) {
+            ngx_memcpy(&is, item->data, size);
+            if (is.line.level == 0 && size == sizeof is.end)
+                status = (ngx_int_t)is.end.status;
+            else if (call->done && is.line.size <= size - header && is.line.level >= NGX_LOG_EMERG &&
+                     is.line.level <= NGX_LOG_NOTICE)
+                call->log(call->data, is.line.level, (u_char *)is.line.text, is.line.size);
         }
         orbit_update_free(update);
     }
+    return status;
 }
 
 static void leave_orbit(struct put_call *call)
@@ -157,54 +164,56 @@ static void finish(struct put_call *call, ngx_int_t status, const char *failure)
         done(data, status, failure);
 }
 
+static ngx_int_t is_status_of_put(ngx_int_t status)
+{
+    return status == NGX_HTTP_CREATED || status == NGX_HTTP_NO_CONTENT || status == NGX_HTTP_CONFLICT ||
+           status == NGX_HTTP_INTERNAL_SERVER_ERROR;
+}
+
 /* Takes the running call's end, if it has ended. */
-static void settle(int is_ending)
+static void settle(void)
 {
     struct put_call *call = running;
     struct orbit_outcome outcome;
+    ngx_int_t status;
     int error;
     if (!call)
         return;
+    /* In this order: a task that has ended by now has pushed before. */
     error = orbit_future_poll(call->future, &outcome);
-    if (error == -EINPROGRESS && is_ending && !call->has_waited) {
-        call->has_waited = 1;
-        error = orbit_future_wait_timeout(call->future, ENDING_US, &outcome);
-        if (error == -ETIMEDOUT && outcome.kind == ORBIT_PENDING)
-            error = -EINPROGRESS;
-    }
-    if (error == -EINPROGRESS) {
+    status = take_pushed(call);
+    if (status < 0 && error == -EINPROGRESS) {
         if (!check.timer_set)
-            ngx_add_timer(&check, is_ending ? 1 : CHECK_MS);
+            ngx_add_timer(&check, CHECK_MS);
         return;
     }
-    take_log_lines(call);
     leave_orbit(call);
-    if (error < 0 && outcome.kind == ORBIT_CANCELLED && call->done) {
+    if (status < 0 && error < 0 && outcome.kind == ORBIT_CANCELLED && call->done) {
         /* It never began. */
         ngx_queue_insert_head(&waiting, &call->link);
         make_calls();
         return;
     }
-    if (error < 0)
+    /* The orbit has the next one while this one's client is answered. */
+    make_calls();
+    if (status < 0 && error < 0)
         finish(call, NGX_HTTP_INTERNAL_SERVER_ERROR, outcome.text);
-    else if (outcome.value == NGX_HTTP_CREATED || outcome.value == NGX_HTTP_NO_CONTENT ||
-             outcome.value == NGX_HTTP_CONFLICT || outcome.value == NGX_HTTP_INTERNAL_SERVER_ERROR)
-        finish(call, outcome.value, NULL);
+    else if (is_status_of_put(status))
+        finish(call, status, NULL);
     else
         finish(call, NGX_HTTP_INTERNAL_SERVER_ERROR, "the task returned a status that PUT does not have");
-    make_calls();
 }
 
 static void on_check(ngx_event_t *event)
 {
-    settle(0);
+    settle();
 }
 
 static void on_signal(ngx_event_t *event)
 {
     uint64_t count;
     if (read(put_done_fd, &count, sizeof count) == sizeof count)
-        settle(1);
+        settle();
 }
 
 /* ---- calls ---- */

@@ -11,10 +11,19 @@
 static ngx_atomic_t temp_number;
 static ngx_open_file_t no_file = {.fd = ngx_stderr};
 
+static void push(const void *bytes, size_t size)
+{
+    struct orbit_update *update = orbit_update_create();
+    if (update) {
+        orbit_update_add_data(update, bytes, size);
+        orbit_push(update);
+        orbit_update_free(update);
+    }
+}
+
 /* nginx writes "time [level] pid#tid: text": the worker's line has all but the text. */
 static void push_line(ngx_log_t *log, ngx_uint_t level, u_char *line, size_t size)
 {
-    struct orbit_update *update = orbit_update_create();
     struct log_line copy = {.level = level};
     u_char *end = line + size, *text = ngx_strlchr(line, end, '#');
     text = text ? ngx_strlchr(text, end, ' ') : NULL;
@@ -23,11 +32,7 @@ static void push_line(ngx_log_t *log, ngx_uint_t level, u_char *line, size_t siz
         end--;
     copy.size = ngx_min((size_t)(end - text), sizeof copy.text);
     ngx_memcpy(copy.text, text, copy.size);
-    if (update) {
-        orbit_update_add_data(update, &copy, offsetof(struct log_line, text) + copy.size);
-        orbit_push(update);
-        orbit_update_free(update);
-    }
+    push(&copy, offsetof(struct log_line, text) + copy.size);
 }
 
 static ngx_log_t to_worker = {.log_level = NGX_LOG_NOTICE, .file = &no_file, .writer = push_line};
@@ -86,9 +91,10 @@ static long do_put(const struct put_args *args)
 long put_task(void *store, void *raw)
 {
     static const uint64_t one = 1;
-    long status = do_put(raw);
+    const struct put_end end = {.status = (uint32_t)do_put(raw)};
+    push(&end, sizeof end);
     /* Its failure costs time only: the worker checks too. */
     if (write(put_done_fd, &one, sizeof one) < 0)
-        return status;
-    return status;
+        return 0;
+    return 0;
 }

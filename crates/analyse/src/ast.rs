@@ -352,15 +352,29 @@ fn named(variable: &Node) -> Node {
 /// A source and its flags.
 #[derive(Clone, Debug)]
 pub struct Source {
-    /// The file, C++ by its extension (`cc`, `cpp`, `cxx`, `c++`, `C`), otherwise C.
+    /// The file, by its extension C++ (`cc`, `cpp`, `cxx`, `c++`, `C`), Rust (`rs`: the root of a
+    /// crate), LLVM's text of either (`ll`); otherwise C.
     pub file: PathBuf,
     /// What the compiler is given for it: `-I`, `-D`, `-std`.
     pub flags: Vec<String>,
 }
 
 impl Source {
-    pub(crate) fn is_c_plus_plus(&self) -> bool {
+    fn has_extension(&self, of: &[&str]) -> bool {
         let extension = self.file.extension().and_then(|extension| extension.to_str());
-        extension.is_some_and(|extension| ["cc", "cpp", "cxx", "c++", "C"].contains(&extension))
+        extension.is_some_and(|extension| of.contains(&extension))
+    }
+
+    /// Whether LLVM's text says what it has.
+    pub(crate) fn is_compiled(&self) -> bool {
+        self.has_extension(&["cc", "cpp", "cxx", "c++", "C"]) || self.is_rust() || self.is_llvms()
+    }
+
+    pub(crate) fn is_rust(&self) -> bool {
+        self.has_extension(&["rs"])
+    }
+
+    pub(crate) fn is_llvms(&self) -> bool {
+        self.has_extension(&["ll"])
     }
 }

@@ -1,14 +1,16 @@
-//! The static form for C++: allocation points that a task may need by its sources.
+//! The static form for C++ and Rust: allocation points that a task may need by its sources.
 //!
 //! From the entry the functions are followed that are called, through pointers by their type. The
 //! classes whose members these are, and those whose fields they address, are compared with the
 //! classes through which the program's other functions allocate: a container's, as the instance
-//! that it is, and the type that `new` makes.
+//! that it is, and the type that `new` makes. In Rust the types of the task's variables count as
+//! touched, for a box is followed without a call, and its fields have no names in LLVM's text.
 
 use crate::Error;
 use crate::ast::Source;
 use crate::ir::{Call, Module};
 use crate::likely::{ALLOCATORS, Likely};
+use crate::names::{allocated, is_rusts, parts, readable, rust_type};
 use crate::report::Place;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,48 +33,38 @@ const GROW: [&str; 15] = [
     "_M_replace",
 ];
 
-/// A C++ name without parameters and result.
-fn readable(mangled: &str) -> String {
-    let options = cpp_demangle::DemangleOptions::new().no_params().no_return_type().recursion_limit(128);
-    let symbol = cpp_demangle::Symbol::new(mangled).ok();
-    symbol.and_then(|symbol| symbol.demangle_with_options(&options).ok()).unwrap_or_else(|| mangled.to_owned())
-}
-
-/// A name's class or namespace, and its last part.
-fn parts(name: &str) -> (Option<&str>, &str) {
-    let (mut depth, mut last) = (0_u32, None);
-    for (at, c) in name.char_indices() {
-        match c {
-            '<' | '(' | '{' | '[' => depth += 1,
-            '>' | ')' | '}' | ']' => depth = depth.saturating_sub(1),
-            ':' if depth == 0 && name[at..].starts_with("::") => last = Some(at),
-            'o' if depth == 0 && name[at..].starts_with("operator") => break,
-            _ => {}
-        }
-    }
-    last.map_or((None, name), |at| (Some(&name[..at]), &name[at + 2..]))
-}
-
-/// The type for which an allocator of the library allocates.
-fn allocated(class: &str) -> Option<&str> {
-    const KINDS: [&str; 4] =
-        ["__gnu_cxx::new_allocator<", "std::__new_allocator<", "std::allocator<", "std::__1::allocator<"];
-    KINDS.iter().find_map(|kind| class.strip_prefix(kind)).and_then(|rest| rest.strip_suffix('>')).map(str::trim_end)
-}
-
 /// What a function says to be accessed or allocated: the class of which it is a member.
 fn class_of(mangled: &str, module: &Module) -> Option<String> {
+    let name = readable(mangled);
+    if is_rusts(mangled) {
+        return rust_type(&name);
+    }
     if module.functions.get(mangled).is_some_and(|function| !function.member) {
         return None;
     }
-    let name = readable(mangled);
     let class = parts(&name).0?;
     let is_helper = class.contains("alloc_traits<") || class.contains("allocator_traits<");
     (!is_helper).then(|| allocated(class).unwrap_or(class).to_owned())
 }
 
 fn is_allocator(mangled: &str) -> bool {
-    mangled.starts_with("_Znw") || mangled.starts_with("_Zna") || ALLOCATORS.contains(&mangled)
+    // The newer ones of Rust's are mangled.
+    const RUSTS: [&str; 4] = ["__rust_alloc", "__rust_alloc_zeroed", "__rust_realloc", "exchange_malloc"];
+    mangled.starts_with("_Znw")
+        || mangled.starts_with("_Zna")
+        || ALLOCATORS.contains(&mangled)
+        || RUSTS.iter().any(|name| mangled == *name || (mangled.starts_with("_R") && mangled.ends_with(name)))
+}
+
+/// Whether this function of Rust's libraries, of which a source has only calls, may allocate.
+fn grows_in_rust(mangled: &str) -> bool {
+    const GROW: [&str; 10] = [
+        "grow_one", "grow_amortized", "do_reserve_and_handle", "reserve", "reserve_exact", "format", "format_inner",
+        "clone", "to_string", "to_owned",
+    ];
+    let name = readable(mangled);
+    let (_, last) = parts(&name);
+    is_rusts(mangled) && name.contains("alloc::") && GROW.contains(&last)
 }
 
 /// Whether this member of the library's string may allocate; one that takes over another's text
@@ -123,7 +115,7 @@ fn allocating(module: &Module) -> BTreeSet<&str> {
     for (_, _, call) in calls() {
         if let Ok(callee) = &call.callee
             && !module.functions.contains_key(callee)
-            && (is_allocator(callee) || grows_string(callee))
+            && (is_allocator(callee) || grows_string(callee) || grows_in_rust(callee))
         {
             found.insert(callee);
         }
@@ -160,7 +152,7 @@ fn allocates<'a>(callees: BTreeSet<&'a str>, module: &'a Module) -> BTreeMap<&'a
 /// Allocation points that the entry's task may need; nothing if no source has the entry.
 ///
 /// # Errors
-/// Where clang cannot compile a source.
+/// Where a compiler cannot compile a source.
 pub(crate) fn likely(entry: &str, sources: &[&Source]) -> Result<Option<BTreeSet<Likely>>, Error> {
     let mut module = Module::default();
     for source in sources {
@@ -203,5 +195,5 @@ pub(crate) fn likely(entry: &str, sources: &[&Source]) -> Result<Option<BTreeSet
 
 /// A class without its template's arguments, as structures have it; the library's only whole.
 fn template(class: &str) -> &str {
-    if class.starts_with("std::") { class } else { class.split('<').next().unwrap_or(class) }
+    if ["std::", "alloc::", "hashbrown::"].iter().any(|library| class.starts_with(library)) { class } else { class.split('<').next().unwrap_or(class) }
 }

@@ -1,11 +1,12 @@
-//! What a C++ source says, read from LLVM's text that clang makes of it without optimization:
-//! functions, what they call and touch, and the lines of these calls.
+//! What a C++ or Rust source says, read from LLVM's text that clang or rustc makes of it without
+//! optimization: functions, what they call and touch, and the lines of these calls.
 //!
 //! A syntax tree has all of the headers in it, hundreds of megabytes; this has only what is used.
 //! Templates are there as instances, each with its types in its mangled name.
 
 use crate::Error;
 use crate::ast::Source;
+use crate::names::{is_rust_member, is_rusts, plain_type};
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
@@ -29,7 +30,7 @@ pub(crate) struct Function {
     /// Its type, as it matters for calls through pointers.
     pub(crate) r#type: String,
     pub(crate) calls: Vec<Call>,
-    /// Structures whose fields it addresses.
+    /// Structures whose fields it addresses; in Rust the types of its variables.
     pub(crate) fields: BTreeSet<String>,
 }
 
@@ -43,18 +44,29 @@ pub(crate) struct Module {
 }
 
 impl Module {
-    /// Adds a source, which clang compiles to LLVM's text.
+    /// Adds a source, which its compiler compiles to LLVM's text.
     ///
     /// # Errors
-    /// Where there is no clang, or it does not compile the source.
+    /// Where there is no such compiler, or it does not compile the source.
     pub(crate) fn add(&mut self, source: &Source) -> Result<(), Error> {
         let failed = |why: String| Error::Source { source: source.file.clone(), why };
-        let mut clang = Command::new("clang");
-        clang.args(&source.flags).args(["-S", "-emit-llvm", "-g", "-O0", "-w", "-o", "-"]).arg(&source.file);
-        let said = clang.output().map_err(|error| failed(format!("clang: {error}; install it")))?;
+        if source.is_llvms() {
+            let text = std::fs::read_to_string(&source.file).map_err(|error| failed(error.to_string()))?;
+            self.read(&text);
+            return Ok(());
+        }
+        let (name, words): (_, &[&str]) = if source.is_rust() {
+            ("rustc", &["--emit=llvm-ir", "-g", "-Copt-level=0", "-Ccodegen-units=1", "-Csymbol-mangling-version=v0"])
+        } else {
+            ("clang", &["-S", "-emit-llvm", "-g", "-O0", "-w"])
+        };
+        let mut compiler = Command::new(name);
+        compiler.args(&source.flags).args(words).args(["-o", "-"]).arg(&source.file);
+        let said = compiler.output().map_err(|error| failed(format!("{name}: {error}; install it")))?;
         if !said.status.success() {
             let text = String::from_utf8_lossy(&said.stderr);
-            return Err(failed(text.lines().find(|l| l.contains("error")).unwrap_or("clang failed").to_owned()));
+            let line = text.lines().find(|line| line.contains("error"));
+            return Err(failed(line.map_or_else(|| format!("{name} failed"), str::to_owned)));
         }
         self.read(&String::from_utf8_lossy(&said.stdout));
         Ok(())
@@ -69,8 +81,14 @@ impl Module {
                 let Some((Ok(name), r#type)) = called(rest) else { continue };
                 let described = metadata(rest, "!dbg !");
                 let users = described.and_then(|id| debug.file(id)).is_some_and(|file| !is_librarys(file));
-                let member = described.is_some_and(|id| debug.is_member(id));
-                self.functions.insert(name.clone(), Function { users, member, r#type, ..Function::default() });
+                let is_rusts = is_rusts(&name);
+                let member =
+                    if is_rusts { is_rust_member(&name) } else { described.is_some_and(|id| debug.is_member(id)) };
+                let fields = match described {
+                    Some(id) if is_rusts && users => debug.types_of_variables(id),
+                    _ => BTreeSet::new(),
+                };
+                self.functions.insert(name.clone(), Function { users, member, r#type, fields, ..Function::default() });
                 inside = Some(name);
             } else if line == "}" {
                 inside = None;
@@ -108,7 +126,7 @@ fn instruction(line: &str, debug: &Debug, function: &mut Function, addressed: &m
 
 /// Whether a file belongs to the compiler or a library.
 fn is_librarys(file: &str) -> bool {
-    file.starts_with("/usr/")
+    file.starts_with("/usr/") || ["/rustc/", "/rustlib/src/", "/.cargo/registry/"].iter().any(|part| file.contains(part))
 }
 
 /// The name after an `@` or a `%`, in quotes or not, and what follows it.
@@ -192,7 +210,11 @@ fn metadata(text: &str, word: &str) -> Option<u32> {
 }
 
 /// Debug information: numbered lines that name each other.
-struct Debug<'a>(BTreeMap<u32, &'a str>);
+struct Debug<'a> {
+    entries: BTreeMap<u32, &'a str>,
+    /// Types of variables by the function or block in which they are.
+    variables: BTreeMap<u32, Vec<u32>>,
+}
 
 impl<'a> Debug<'a> {
     fn of(text: &'a str) -> Debug<'a> {
@@ -200,11 +222,48 @@ impl<'a> Debug<'a> {
             let (id, value) = line.strip_prefix('!')?.split_once(" = ")?;
             Some((id.parse().ok()?, value.strip_prefix("distinct ").unwrap_or(value)))
         };
-        Debug(text.lines().filter_map(entry).collect())
+        let mut debug = Debug { entries: text.lines().filter_map(entry).collect(), variables: BTreeMap::new() };
+        let mut variables: BTreeMap<u32, Vec<u32>> = BTreeMap::new();
+        for text in debug.entries.values().filter(|text| text.starts_with("!DILocalVariable")) {
+            if let (Some(scope), Some(of)) = (metadata(text, "scope: !"), metadata(text, " type: !")) {
+                variables.entry(debug.function(scope)).or_default().push(of);
+            }
+        }
+        debug.variables = variables;
+        debug
+    }
+
+    /// The function that has this block.
+    fn function(&self, mut scope: u32) -> u32 {
+        while let Some(outer) = self.get(scope).filter(|text| text.starts_with("!DILexicalBlock")) {
+            let Some(next) = metadata(outer, "scope: !") else { break };
+            scope = next;
+        }
+        scope
+    }
+
+    /// Types of a Rust function's variables and what they point to.
+    fn types_of_variables(&self, function: u32) -> BTreeSet<String> {
+        let mut found = BTreeSet::new();
+        for &first in self.variables.get(&function).into_iter().flatten() {
+            let mut next = Some(first);
+            while let Some(id) = next {
+                found.extend(self.own_type(id));
+                next = self.get(id).filter(|text| text.starts_with("!DIDerivedType")).and_then(|t| metadata(t, "baseType: !"));
+            }
+        }
+        found
+    }
+
+    /// The name of a structure, or of a pointer as it is written, a box.
+    fn own_type(&self, id: u32) -> Option<String> {
+        let text = self.get(id)?;
+        let name = if text.starts_with("!DICompositeType") { self.r#type(id)? } else { self.string(id, "name: \"")?.to_owned() };
+        Some(plain_type(&name).into_owned())
     }
 
     fn get(&self, id: u32) -> Option<&'a str> {
-        self.0.get(&id).copied()
+        self.entries.get(&id).copied()
     }
 
     fn string(&self, id: u32, field: &str) -> Option<&'a str> {

@@ -26,6 +26,7 @@ mod error;
 mod instances;
 mod ir;
 mod likely;
+mod names;
 mod objects;
 mod patch;
 mod program;

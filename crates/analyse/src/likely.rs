@@ -1,5 +1,5 @@
 //! The static form: allocation points that no watched call needed, and that a task may need by its
-//! sources. C++ is in `instances.rs`.
+//! sources. C++ and Rust are in `instances.rs`.
 //!
 //! In C, from the entry the functions are followed that are called, through pointers by their type too.
 //! What they touch, by type, field or global variable, is compared with where allocated memory
@@ -76,13 +76,14 @@ fn holds(allocation: &Allocation, facts: &Facts, depth: u32) -> BTreeSet<Target>
 }
 
 /// Allocation points that the entry's task may need. The entry is a function of the sources; from
-/// one in C no function in C++ is followed, nor the other way round. Runs clang for each source.
+/// one in C no function in C++ or Rust is followed, nor the other way round. Runs clang or rustc for
+/// each source.
 ///
 /// # Errors
-/// Where clang cannot read a source, or no source has the entry.
+/// Where the compiler cannot read a source, or no source has the entry.
 pub fn likely(entry: &str, sources: &[Source]) -> Result<Vec<Likely>, Error> {
-    let (plus_plus, c): (Vec<&Source>, Vec<&Source>) = sources.iter().partition(|source| source.is_c_plus_plus());
-    let found = [in_c(entry, &c)?, instances::likely(entry, &plus_plus)?];
+    let (compiled, c): (Vec<&Source>, Vec<&Source>) = sources.iter().partition(|source| source.is_compiled());
+    let found = [in_c(entry, &c)?, instances::likely(entry, &compiled)?];
     if found.iter().all(Option::is_none) {
         return Err(Error::NotInSources { entry: entry.to_owned() });
     }

@@ -188,7 +188,7 @@ fn likely_of(entry: &str) -> Result<Vec<orbit_analyse::Likely>, Error> {
 }
 
 /// C++ by the sources alone: the three points, and the text that another container has, which is of
-/// the same type.
+/// the same type; nothing of a type that the task does not touch.
 #[test]
 fn likely_sites_of_a_c_plus_plus_program() {
     if Command::new("clang").arg("--version").output().is_err() {
@@ -201,9 +201,27 @@ fn likely_sites_of_a_c_plus_plus_program() {
         let lines: BTreeSet<u32> = found.iter().filter_map(|site| site.at.line).collect();
         let expected: BTreeSet<u32> = marked("items.cc", "SITE").union(&marked("items.cc", "NOISE")).copied().collect();
         assert_eq!(lines, expected, "{found:#?}");
+        assert!(!lines.contains(&line("items.cc", "OTHER")), "{found:#?}");
     }
     let missing = likely("tasks::tota", &[source("items.cc")]);
     assert!(matches!(missing, Err(Error::NotInSources { .. })));
+}
+
+/// Rust by the sources alone: all points, and none besides; by LLVM's text that a build has left, too.
+#[test]
+fn likely_sites_of_a_rust_program() {
+    let text = Path::new(env!("CARGO_TARGET_TMPDIR")).join("items.ll");
+    let words = ["--edition=2021", "--emit=llvm-ir", "-g", "-Copt-level=0", "-Ccodegen-units=1"];
+    let done = Command::new("rustc").args(words).arg("-o").arg(&text).arg(source("items.rs")).status();
+    if !done.is_ok_and(|status| status.success()) {
+        println!("SKIP: needs rustc");
+        return;
+    }
+    for file in [source("items.rs"), text] {
+        let found = likely("total", &[Source { file, flags: vec!["--edition=2021".into()] }]).expect("it is read");
+        let lines: BTreeSet<u32> = found.iter().filter_map(|site| site.at.line).collect();
+        assert_eq!(lines, marked("items.rs", "SITE"), "{found:#?}");
+    }
 }
 
 /// Containers of several kinds, nodes and virtual functions: what a run finds, but for an array of

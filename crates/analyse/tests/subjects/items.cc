@@ -25,7 +25,14 @@ static void fill(int id) {
     noise.push_back(std::string(60, 'n')); // NOISE
     items.emplace(id, std::move(item)); // SITE node
 }
+// A type that the task does not touch.
+struct Other { long values[8]; };
+static void fill_others() {
+    static std::vector<std::unique_ptr<Other>> others;
+    for (int id = 0; id < 20; id++) others.push_back(std::make_unique<Other>()); // OTHER
+}
 int main() {
     for (int id = 0; id < 20; id++) fill(id);
+    fill_others();
     printf("%ld\n", tasks::total(1));
 }

@@ -2,11 +2,11 @@
 //! name, by a run and by sources, and how many besides (Table 7 of the paper). And what watching an
 //! instruction takes.
 //!
-//! The truth: programs whose sources mark the points; LevelDB's minor compaction, whose port shows
-//! the orbit what is listed here; and Redis' slow log and save, whose points are listed here by
-//! Redis' sources.
+//! The truth: programs whose sources mark the points; LevelDB's minor compaction, Redis' slow log
+//! and save, whose points [`truth`] derives from the servers' sources.
 
 mod redis;
+mod truth;
 
 use super::plot::{Chart, Series};
 use super::reach::Reach;
@@ -32,16 +32,6 @@ pub struct Args {
     #[command(flatten)]
     common: Common,
 }
-
-/// What the port of LevelDB's minor compaction shows its orbit of the program's memory: the
-/// memtable's blocks by an area; the memtables (made in `DB::Open` and by writes), the options and
-/// the filter policy by value.
-const LEVELDB: [&str; 4] = [
-    "leveldb::Arena::AllocateNewBlock",
-    "leveldb::DB::Open",
-    "leveldb::DBImpl::MakeRoomForWrite",
-    "leveldb::NewBloomFilterPolicy",
-];
 
 /// A task: points by name, its own or file and line.
 struct Case {
@@ -70,8 +60,19 @@ fn subjects() -> PathBuf {
 fn name(place: &Place) -> String {
     match (&place.file, place.line) {
         (Some(file), Some(line)) => format!("{}:{line}", file.rsplit('/').next().unwrap_or_default()),
-        _ => place.function.split('(').next().unwrap_or_default().to_owned(),
+        _ => without_parameters(&place.function).to_owned(),
     }
+}
+
+/// A C++ function's name up to its parameters. An unnamed namespace has a parenthesis too.
+fn without_parameters(function: &str) -> &str {
+    let is_list = |at: &usize| !function[*at..].starts_with("(anonymous namespace)");
+    let list = function.match_indices('(').map(|(at, _)| at).find(is_list);
+    list.map_or(function, |at| &function[..at])
+}
+
+fn names(points: &[truth::Point]) -> BTreeSet<String> {
+    points.iter().map(|(function, _)| (*function).to_owned()).collect()
 }
 
 fn watch(program: Vec<OsString>, entry: &str, calls: u64) -> Result<(Report, f64), Failure> {
@@ -110,7 +111,7 @@ fn leveldb() -> Result<Case, Failure> {
         Database::new().ok_or_else(|| Failure::text("LevelDB 1.23 is missing: scripts/packages.sh ports"))?;
     let (report, step_us) = watch(database.words(Library::Stock, "writes 1 1500 none 0"), "leveldb::BuildTable", 2)?;
     let by_run = report.sites.iter().map(|site| name(&site.at)).collect();
-    let needed = LEVELDB.iter().map(|&point| point.to_owned()).collect();
+    let needed = names(&truth::LEVELDB);
     let name = "t8, LevelDB's minor compaction";
     Ok(Case { name, needed, by_run, by_sources: BTreeSet::new(), step_us, paper: None })
 }
@@ -118,7 +119,7 @@ fn leveldb() -> Result<Case, Failure> {
 /// A task of a stock Redis.
 fn of_redis(
     task: &'static str,
-    needed: &[&str],
+    needed: &[truth::Point],
     paper: [usize; 3],
     watched: Result<(Report, f64), Failure>,
 ) -> Result<Case, Failure> {
@@ -126,7 +127,7 @@ fn of_redis(
     // A function without a symbol is named by the first caller that has one.
     let has_symbol = |place: &&Place| !place.function.contains("+0x");
     let by_run = report.sites.iter().map(|site| name(site.path.iter().find(has_symbol).unwrap_or(&site.at))).collect();
-    let needed = needed.iter().map(|&point| point.to_owned()).collect();
+    let needed = names(needed);
     Ok(Case { name: task, needed, by_run, by_sources: BTreeSet::new(), step_us, paper: Some(paper) })
 }
 
@@ -151,9 +152,9 @@ pub fn run(args: &Args) -> Done {
     cases.push(leveldb()?);
     progress.at(3, "Redis' slow log");
     let slow = redis::run("slowlogPushEntryIfNeeded", SLOW_CALLS, &redis::SLOW);
-    cases.push(of_redis("t6, Redis' slow log", &redis::SLOW_NEEDS, [11, 20, 9], slow)?);
+    cases.push(of_redis("t6, Redis' slow log", &truth::SLOW, [11, 20, 9], slow)?);
     progress.at(4, "Redis' save");
-    cases.push(of_redis("t7, Redis' save", &redis::SAVE_NEEDS, [12, 65, 11], redis::run("rdbSave", 1, &redis::SAVE))?);
+    cases.push(of_redis("t7, Redis' save", &truth::SAVE, [12, 65, 11], redis::run("rdbSave", 1, &redis::SAVE))?);
     progress.finish();
     let mut table = Table::new(&[
         ("TASK", Align::Left),

@@ -37,51 +37,6 @@ pub const SLOW: [&[&str]; 8] = [
     &["EVAL", "return 1", "0"],
     &["GET", "long"],
 ];
-/// Where what the slow log reads is allocated, by Redis 7.0's sources: the client, its address (the
-/// socket's path is a setting), the array of arguments, arguments of all encodings, the log's list,
-/// its nodes and entries.
-pub const SLOW_NEEDS: [&str; 10] = [
-    "createClient",
-    "loadServerConfigFromString",
-    "processMultibulkBuffer",
-    "createObject",
-    "createEmbeddedStringObject",
-    "_sdsnewlen",
-    "sdsResize",
-    "listCreate",
-    "listAddNodeHead",
-    "slowlogCreateEntry",
-];
-/// Where what a save reads is allocated: databases, dictionaries and their entries, keys, values of
-/// all types, functions, the list of modules' listeners, names of the files of the save and of the
-/// log.
-pub const SAVE_NEEDS: [&str; 25] = [
-    "initServer",
-    "dictCreate",
-    "dictExpand",
-    "_dictExpand",
-    "dictAddRaw",
-    "createObject",
-    "createEmbeddedStringObject",
-    "_sdsnewlen",
-    "sdsResize",
-    "quicklistCreate",
-    "quicklistPushTail",
-    "lpNew",
-    "intsetAdd",
-    "zsetConvert",
-    "zslCreate",
-    "zslInsert",
-    "streamNew",
-    "raxNew",
-    "raxGenericInsert",
-    "raxCompressNode",
-    "functionsLibCtxCreate",
-    "functionsCreateWithLibraryCtx",
-    "listCreate",
-    "initConfigValues",
-    "loadServerConfigFromString",
-];
 /// Longer than what Redis keeps beside an object's header.
 const LONG: &str = "0123456789012345678901234567890123456789012345678901234567890123456789";
 
