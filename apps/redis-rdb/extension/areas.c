@@ -8,8 +8,13 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* The program's segments, and its object named `server`. */
-static uintptr_t program_start, program_end, data_start, data_end, server_start, server_end;
+struct range {
+    uintptr_t start, end;
+};
+
+/* The program's segments, and its object and its function of these names. */
+static uintptr_t program_start, program_end, data_start, data_end;
+static struct range server, rdb_save_background;
 
 static struct orbit_area **areas; /* the program's data first, then regions in order */
 static size_t count, capacity;
@@ -57,17 +62,28 @@ static bool add(void *start, size_t size)
     return true;
 }
 
+/* Empty if the program does not export it. */
+static struct range range_of(const char *name)
+{
+    void *there = dlsym(RTLD_DEFAULT, name);
+    const ElfW(Sym) *symbol = NULL;
+    Dl_info where;
+    if (!there || !dladdr1(there, &where, (void **)&symbol, RTLD_DL_SYMENT) || !symbol)
+        return (struct range){0, 0};
+    return (struct range){(uintptr_t)there, (uintptr_t)there + symbol->st_size};
+}
+
+static bool is_in(struct range range, const void *address)
+{
+    return (uintptr_t)address >= range.start && (uintptr_t)address < range.end;
+}
+
 bool areas_init(void)
 {
     size_t number;
-    void *server = dlsym(RTLD_DEFAULT, "server");
-    const ElfW(Sym) *symbol = NULL;
-    Dl_info where;
     dl_iterate_phdr(note_program, NULL);
-    if (server && dladdr1(server, &where, (void **)&symbol, RTLD_DL_SYMENT) && symbol) {
-        server_start = (uintptr_t)server;
-        server_end = server_start + symbol->st_size;
-    }
+    server = range_of("server");
+    rdb_save_background = range_of("rdbSaveBackground");
     return add((void *)data_start, data_end - data_start) && areas_now(&number) != NULL;
 }
 
@@ -89,5 +105,11 @@ bool is_in_program(const void *address)
 
 bool is_in_server(const void *address)
 {
-    return (uintptr_t)address >= server_start && (uintptr_t)address < server_end;
+    return is_in(server, address);
+}
+
+bool is_in_background_save(const void *address)
+{
+    /* Behind a call. */
+    return is_in(rdb_save_background, (const char *)address - 1);
 }

@@ -30,13 +30,9 @@ static bool is_background_save(void)
     /* This function, fork, redisFork, rdbSaveBackground; inlining may leave some out. */
     void *frames[6];
     int depth = backtrace(frames, 6);
-    static const char *const name = "rdbSaveBackground";
-    for (int i = 0; i < depth; i++) {
-        Dl_info where;
-        if (is_in_program(frames[i]) && dladdr((char *)frames[i] - 1, &where) && where.dli_sname &&
-            strcmp(where.dli_sname, name) == 0)
+    for (int i = 0; i < depth; i++)
+        if (is_in_background_save(frames[i]))
             return true;
-    }
     return false;
 }
 

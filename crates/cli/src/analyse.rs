@@ -17,6 +17,7 @@ Examples:
   orbit analyse --entry check --source locks.c --cflags='-Iinclude' -- ./server --self-test
   orbit analyse --entry check --source locks.c --patch -o areas.patch
   orbit analyse --entry db::check --source locks.cc --cflags=-std=c++17
+  orbit analyse --entry db::check --source src/main.rs --cflags=--edition=2024
 
 The report goes to stderr when the program has ended: each allocation point (file and line,
 call path) whose objects the task accessed, which bytes of them, the global variables, and
@@ -43,11 +44,12 @@ pub struct Args {
     /// Watches one call no longer than this.
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     limit: u32,
-    /// A C or C++ source, read by clang: adds allocation points that it makes likely and that no
-    /// watched call needed. May be repeated.
+    /// A C, C++ or Rust source (of a crate its root), compiled by clang or rustc, or LLVM's text (.ll)
+    /// that a build has left: adds allocation points that it makes likely and that no watched call
+    /// needed. May be repeated.
     #[arg(long, value_name = "FILE")]
     source: Vec<PathBuf>,
-    /// What clang is given for the sources, in words.
+    /// What the compiler is given for the sources, in words.
     #[arg(long, value_name = "FLAGS", allow_hyphen_values = true, default_value = "")]
     cflags: String,
     /// Writes the report as one JSON object.
