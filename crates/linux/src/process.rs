@@ -27,6 +27,23 @@ pub struct RawChild {
     pub pidfd: Option<OwnedFd>,
 }
 
+/// Page faults of this process so far, of all its threads and of children that it has waited for:
+/// memory that is mapped privately gets a page of its own by a fault only.
+///
+/// # Errors
+/// `EPERM` or `ENOSYS` where a filter denies `getrusage`.
+pub fn page_faults() -> io::Result<u64> {
+    let mut all = 0;
+    for of in [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN] {
+        // SAFETY: all-zero bytes are a valid rusage.
+        let mut usage: libc::rusage = unsafe { std::mem::zeroed() };
+        // SAFETY: the struct is writable and outlives the call.
+        check_int(unsafe { libc::getrusage(of, &mut usage) })?;
+        all += (usage.ru_minflt + usage.ru_majflt) as u64;
+    }
+    Ok(all)
+}
+
 /// Forks the calling thread into a process of its own. `None` in the child. Async-signal-safe.
 ///
 /// `exit_signal` is what the parent gets at the child's end: 0 for nothing, `libc::SIGCHLD` as

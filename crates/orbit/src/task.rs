@@ -65,6 +65,9 @@ struct Task {
     done: u32,
     /// Usual time from the end of one call to the next call's arrival, microseconds.
     usual_gap_us: u64,
+    /// Page faults of this process when the replicas were last free of its own writes; `None`: that
+    /// is not known.
+    faults: Option<u64>,
 }
 
 /// The life of an orbit from the moment it is cloned.
@@ -120,6 +123,7 @@ pub(crate) fn live(mut socket: Own) -> ! {
         store: std::ptr::null_mut(),
         done: identity.start_at,
         usual_gap_us: 10_000,
+        faults: None,
     };
     task.attach(identity.attachments);
     if identity.init != 0 {
@@ -412,8 +416,19 @@ impl Task {
         }
     }
 
-    /// What the task wrote to its replicas stays its own and is gone at the next call.
+    /// What the task wrote to its replicas stays its own and is gone at the next call. The first write
+    /// to a page of a private mapping faults, whoever of this process makes it: without a fault
+    /// since the last time there is nothing to drop, and nothing to scan, however large the replicas.
     fn drop_own_writes(&mut self) {
+        // Before the scan: a thread of the task may write meanwhile.
+        let now = process::page_faults().ok();
+        if now.is_none() || now != self.faults {
+            self.drop_all_own_writes();
+            self.faults = now;
+        }
+    }
+
+    fn drop_all_own_writes(&mut self) {
         let mut ranges = Vec::new();
         for replica in &self.replicas {
             let (start, end) = (replica.base, replica.base + replica.len);
