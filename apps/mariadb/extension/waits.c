@@ -36,6 +36,7 @@ extern unsigned long long thd_query_id(const MYSQL_THD thd);
 struct waiter {
     struct waiting_thread about;
     struct waiter *next, **link; /* link: NULL: it does not wait */
+    unsigned start;              /* the list is that after so many calls of waits_start */
 };
 
 static _Thread_local struct waiter self;
@@ -47,22 +48,26 @@ static struct waiter *waiters;
 static size_t waiter_count;
 static uint64_t begun_count;
 static bool is_stopping, is_woken;
+static unsigned starts;
 
 /* Threads that run a function of this file on behalf of the scheduler. */
 static atomic_int inside;
 
 static void note_begin(MYSQL_THD thd, int type)
 {
-    if (type != THD_WAIT_ROW_LOCK || self.link)
+    if (type != THD_WAIT_ROW_LOCK)
         return;
-    self.about = (struct waiting_thread){thd_get_thread_id(thd), thd_query_id(thd)};
     pthread_mutex_lock(&lock);
-    self.next = waiters;
-    self.link = &waiters;
-    if (waiters)
-        waiters->link = &self.next;
-    waiters = &self;
-    waiter_count++;
+    self.about = (struct waiting_thread){thd_get_thread_id(thd), thd_query_id(thd)};
+    if (!self.link || self.start != starts) {
+        self.start = starts;
+        self.next = waiters;
+        self.link = &waiters;
+        if (waiters)
+            waiters->link = &self.next;
+        waiters = &self;
+        waiter_count++;
+    }
     begun_count++;
     if (waiter_count >= 2)
         pthread_cond_signal(&changed);
@@ -74,11 +79,14 @@ static void note_end(void)
     if (!self.link)
         return;
     pthread_mutex_lock(&lock);
-    *self.link = self.next;
-    if (self.next)
-        self.next->link = self.link;
+    /* The plugin may have been unloaded and loaded again meanwhile, its memory the same. */
+    if (self.start == starts) {
+        *self.link = self.next;
+        if (self.next)
+            self.next->link = self.link;
+        waiter_count--;
+    }
     self.link = NULL;
-    waiter_count--;
     pthread_mutex_unlock(&lock);
 }
 
@@ -116,6 +124,7 @@ void waits_start(void)
     is_stopping = is_woken = false;
     waiters = NULL;
     waiter_count = 0;
+    starts++;
     before_of_all = *thread_scheduler;
     before_of_extra = *extra_thread_scheduler;
     set(thread_scheduler, begin_of_all, end_of_all);

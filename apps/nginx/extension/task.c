@@ -45,7 +45,7 @@ void *put_init(void)
 }
 
 /* nginx' bug 238: the handler took for granted that a body was there. */
-static long size_of_missing_body(const struct put_args *args)
+static __attribute__((noinline)) long size_of_missing_body(const struct put_args *args)
 {
     const char *volatile body = args->source_size ? args->paths : NULL;
     return body[0];

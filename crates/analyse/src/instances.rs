@@ -58,9 +58,18 @@ fn is_allocator(mangled: &str) -> bool {
 
 /// Whether this function of Rust's libraries, of which a source has only calls, may allocate.
 fn grows_in_rust(mangled: &str) -> bool {
-    const GROW: [&str; 10] = [
-        "grow_one", "grow_amortized", "do_reserve_and_handle", "reserve", "reserve_exact", "format", "format_inner",
-        "clone", "to_string", "to_owned",
+    const GROW: [&str; 11] = [
+        "grow_one",
+        "grow_amortized",
+        "try_allocate_in",
+        "do_reserve_and_handle",
+        "reserve",
+        "reserve_exact",
+        "format",
+        "format_inner",
+        "clone",
+        "to_string",
+        "to_owned",
     ];
     let name = readable(mangled);
     let (_, last) = parts(&name);
@@ -178,7 +187,8 @@ pub(crate) fn likely(entry: &str, sources: &[&Source]) -> Result<Option<BTreeSet
         for call in &function.calls {
             let Some((file, line)) = call.place.clone() else { continue };
             let through = call.callee.as_ref().ok().and_then(|callee| allocates.get(callee.as_str()));
-            let classes = || call.makes.iter().chain(through.into_iter().flatten());
+            let within = through.and(call.within.as_ref()).and_then(|name| class_of(name, &module));
+            let classes = || call.makes.iter().chain(&within).chain(through.into_iter().flatten());
             let is_touched = |class: &&String| touched.contains(*class) || touched.contains(template(class));
             // The shortest of the names says it best.
             let Some(holds) = classes().filter(is_touched).min_by_key(|class| class.len()).cloned() else {
@@ -195,5 +205,9 @@ pub(crate) fn likely(entry: &str, sources: &[&Source]) -> Result<Option<BTreeSet
 
 /// A class without its template's arguments, as structures have it; the library's only whole.
 fn template(class: &str) -> &str {
-    if ["std::", "alloc::", "hashbrown::"].iter().any(|library| class.starts_with(library)) { class } else { class.split('<').next().unwrap_or(class) }
+    if ["std::", "alloc::", "hashbrown::"].iter().any(|library| class.starts_with(library)) {
+        class
+    } else {
+        class.split('<').next().unwrap_or(class)
+    }
 }

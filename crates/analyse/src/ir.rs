@@ -18,6 +18,8 @@ pub(crate) struct Call {
     pub(crate) place: Option<(String, u32)>,
     /// The type that `new` makes.
     pub(crate) makes: Option<String>,
+    /// The mangled name of the function, compiled into its caller, that has the call, the outermost.
+    pub(crate) within: Option<String>,
 }
 
 /// A function with a body.
@@ -53,7 +55,11 @@ impl Module {
         if source.is_llvms() {
             let text = std::fs::read_to_string(&source.file).map_err(|error| failed(error.to_string()))?;
             self.read(&text);
-            return Ok(());
+            let has_types = |name: &String| !is_rusts(name) || name.starts_with("_R");
+            if self.functions.keys().all(has_types) {
+                return Ok(());
+            }
+            return Err(failed("its names have no types: build it with -Csymbol-mangling-version=v0".to_owned()));
         }
         let (name, words): (_, &[&str]) = if source.is_rust() {
             ("rustc", &["--emit=llvm-ir", "-g", "-Copt-level=0", "-Ccodegen-units=1", "-Csymbol-mangling-version=v0"])
@@ -75,12 +81,12 @@ impl Module {
     fn read(&mut self, text: &str) {
         let debug = Debug::of(text);
         let mut inside: Option<String> = None;
-        let mut lines = text.lines();
+        let mut lines = text.lines().filter(|line| !line.starts_with(';'));
         while let Some(line) = lines.next() {
             if let Some(rest) = line.strip_prefix("define ") {
                 let Some((Ok(name), r#type)) = called(rest) else { continue };
                 let described = metadata(rest, "!dbg !");
-                let users = described.and_then(|id| debug.file(id)).is_some_and(|file| !is_librarys(file));
+                let users = described.and_then(|id| debug.users_file(id)).is_some();
                 let is_rusts = is_rusts(&name);
                 let member =
                     if is_rusts { is_rust_member(&name) } else { described.is_some_and(|id| debug.is_member(id)) };
@@ -121,12 +127,16 @@ fn instruction(line: &str, debug: &Debug, function: &mut Function, addressed: &m
     addressed.extend(names(code).filter(|name| callee.as_ref() != Ok(name)));
     let place = metadata(line, "!dbg !").and_then(|id| debug.place(id));
     let makes = metadata(line, "!heapallocsite !").and_then(|id| debug.r#type(id));
-    function.calls.push(Call { callee: callee.map_err(|()| r#type), place, makes });
+    let within = metadata(line, "!dbg !").and_then(|id| debug.within(id));
+    function.calls.push(Call { callee: callee.map_err(|()| r#type), place, makes, within });
 }
+
+/// Parts of paths of Rust's libraries and of a crate's dependencies.
+const LIBRARIES: [&str; 4] = ["/rustc/", "/rust/deps/", "/rustlib/src/", "/.cargo/registry/"];
 
 /// Whether a file belongs to the compiler or a library.
 fn is_librarys(file: &str) -> bool {
-    file.starts_with("/usr/") || ["/rustc/", "/rustlib/src/", "/.cargo/registry/"].iter().any(|part| file.contains(part))
+    file.starts_with("/usr/") || LIBRARIES.iter().any(|part| file.contains(part))
 }
 
 /// The name after an `@` or a `%`, in quotes or not, and what follows it.
@@ -249,7 +259,10 @@ impl<'a> Debug<'a> {
             let mut next = Some(first);
             while let Some(id) = next {
                 found.extend(self.own_type(id));
-                next = self.get(id).filter(|text| text.starts_with("!DIDerivedType")).and_then(|t| metadata(t, "baseType: !"));
+                next = self
+                    .get(id)
+                    .filter(|text| text.starts_with("!DIDerivedType"))
+                    .and_then(|t| metadata(t, "baseType: !"));
             }
         }
         found
@@ -258,7 +271,11 @@ impl<'a> Debug<'a> {
     /// The name of a structure, or of a pointer as it is written, a box.
     fn own_type(&self, id: u32) -> Option<String> {
         let text = self.get(id)?;
-        let name = if text.starts_with("!DICompositeType") { self.r#type(id)? } else { self.string(id, "name: \"")?.to_owned() };
+        let name = if text.starts_with("!DICompositeType") {
+            self.r#type(id)?
+        } else {
+            self.string(id, "name: \"")?.to_owned()
+        };
         Some(plain_type(&name).into_owned())
     }
 
@@ -272,9 +289,13 @@ impl<'a> Debug<'a> {
         rest.split('"').next()
     }
 
-    /// The file of a function or a block.
-    fn file(&self, scope: u32) -> Option<&'a str> {
-        self.string(metadata(self.get(scope)?, " file: !")?, "filename: \"")
+    /// The file of a function or a block, if it is none of a library's. Rust's libraries have theirs
+    /// relative to a directory.
+    fn users_file(&self, scope: u32) -> Option<&'a str> {
+        let id = metadata(self.get(scope)?, " file: !")?;
+        let directory = self.string(id, "directory: \"").unwrap_or_default();
+        let is_in_library = LIBRARIES.iter().any(|part| format!("{directory}/").contains(part));
+        self.string(id, "filename: \"").filter(|name| !is_in_library && !is_librarys(name))
     }
 
     fn is_member(&self, function: u32) -> bool {
@@ -286,12 +307,22 @@ impl<'a> Debug<'a> {
     fn place(&self, mut location: u32) -> Option<(String, u32)> {
         loop {
             let text = self.get(location)?;
-            let file = self.file(metadata(text, "scope: !")?)?;
-            if !is_librarys(file) {
+            if let Some(file) = self.users_file(metadata(text, "scope: !")?) {
                 return Some((file.to_owned(), metadata(text, "line: ")?));
             }
             location = metadata(text, "inlinedAt: !")?;
         }
+    }
+
+    /// The mangled name of the outermost function of a library that is compiled in at a location.
+    fn within(&self, mut location: u32) -> Option<String> {
+        let mut found = None;
+        while let Some(outer) = metadata(self.get(location)?, "inlinedAt: !") {
+            let function = self.function(metadata(self.get(location)?, "scope: !")?);
+            found = self.string(function, "linkageName: \"").filter(|_| self.users_file(function).is_none());
+            location = outer;
+        }
+        found.map(str::to_owned)
     }
 
     /// The name of a structure, with its namespaces.

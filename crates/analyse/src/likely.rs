@@ -37,9 +37,11 @@ pub(crate) const ALLOCATORS: [&str; 11] = [
 ];
 
 fn is_allocator(callee: &Callee, facts: &Facts) -> bool {
-    let Callee::Named(name) = callee else { return false };
-    ALLOCATORS.contains(&name.as_str())
-        || (name.to_lowercase().contains("alloc") && !facts.functions.contains_key(name))
+    let is_named_so = |name: &str| {
+        ALLOCATORS.contains(&name) || (name.to_lowercase().contains("alloc") && !facts.functions.contains_key(name))
+    };
+    // A program may call malloc through a pointer of its own, as libraries with hooks do.
+    callees(callee, facts).into_iter().any(is_named_so)
 }
 
 /// Functions that a call may come to.

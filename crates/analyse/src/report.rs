@@ -232,6 +232,18 @@ pub(crate) fn make(
 }
 
 impl Report {
+    /// Allocation points, each with its call paths, in the order of [`Report::sites`].
+    fn by_place(&self) -> Vec<(&Place, Vec<&Site>)> {
+        let mut found: Vec<(&Place, Vec<&Site>)> = Vec::new();
+        for site in &self.sites {
+            match found.iter_mut().find(|(place, _)| *place == &site.at) {
+                Some((_, sites)) => sites.push(site),
+                None => found.push((&site.at, vec![site])),
+            }
+        }
+        found
+    }
+
     /// Adds the points that [`crate::likely`] found, but for those that a watched call needed.
     pub fn add_likely(&mut self, found: Vec<Likely>) {
         let name = |place: &Place| {
@@ -268,21 +280,41 @@ impl fmt::Display for Runs<'_> {
     }
 }
 
+/// Call paths of a place that the text shows.
+const SHOWN_PATHS: usize = 3;
+
+/// What was accessed of the objects of a call path, and the path.
+fn write_use(f: &mut fmt::Formatter<'_>, site: &Site) -> fmt::Result {
+    let [least, most] = site.sizes;
+    let size = if least == most { format!("{least}") } else { format!("{least} to {most}") };
+    writeln!(f, "    {} objects of {size} bytes", site.objects)?;
+    writeln!(f, "    bytes read {}; written {}", Runs(&site.read), Runs(&site.written))?;
+    for caller in site.path.iter().skip(1) {
+        writeln!(f, "    called by {caller}")?;
+    }
+    for place in &site.after_free {
+        writeln!(f, "    accessed after it was freed, in {place}")?;
+    }
+    Ok(())
+}
+
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "{}: {} calls watched, {} instructions", self.entry, self.calls, self.steps)?;
-        writeln!(f, "\nAllocation points that must move into areas: {}", self.sites.len())?;
-        for site in &self.sites {
-            let [least, most] = site.sizes;
-            let size = if least == most { format!("{least}") } else { format!("{least} to {most}") };
-            writeln!(f, "  {}", site.at)?;
-            writeln!(f, "    {} objects of {size} bytes", site.objects)?;
-            writeln!(f, "    bytes read {}; written {}", Runs(&site.read), Runs(&site.written))?;
-            for caller in site.path.iter().skip(1) {
-                writeln!(f, "    called by {caller}")?;
+        let by_place = self.by_place();
+        let paths = if self.sites.len() > by_place.len() {
+            format!(", by {} call paths", self.sites.len())
+        } else {
+            String::new()
+        };
+        writeln!(f, "\nAllocation points that must move into areas: {}{paths}", by_place.len())?;
+        for (place, sites) in by_place {
+            writeln!(f, "  {place}")?;
+            for site in sites.iter().take(SHOWN_PATHS) {
+                write_use(f, site)?;
             }
-            for place in &site.after_free {
-                writeln!(f, "    accessed after it was freed, in {place}")?;
+            if let Some(more) = sites.len().checked_sub(SHOWN_PATHS).filter(|more| *more > 0) {
+                writeln!(f, "    and by {more} more call paths: --json has them")?;
             }
         }
         if !self.likely.is_empty() {

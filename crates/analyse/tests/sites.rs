@@ -210,13 +210,25 @@ fn likely_sites_of_a_c_plus_plus_program() {
 /// Rust by the sources alone: all points, and none besides; by LLVM's text that a build has left, too.
 #[test]
 fn likely_sites_of_a_rust_program() {
-    let text = Path::new(env!("CARGO_TARGET_TMPDIR")).join("items.ll");
-    let words = ["--edition=2021", "--emit=llvm-ir", "-g", "-Copt-level=0", "-Ccodegen-units=1"];
-    let done = Command::new("rustc").args(words).arg("-o").arg(&text).arg(source("items.rs")).status();
-    if !done.is_ok_and(|status| status.success()) {
-        println!("SKIP: needs rustc");
-        return;
+    let [text, old] = ["items.ll", "items-old.ll"].map(|name| Path::new(env!("CARGO_TARGET_TMPDIR")).join(name));
+    for (to, names) in [(&text, "v0"), (&old, "legacy")] {
+        let mut rustc = Command::new("rustc");
+        rustc.args([
+            "--edition=2021",
+            "--emit=llvm-ir",
+            "-g",
+            "-Copt-level=0",
+            "-Ccodegen-units=1",
+            "-Zunstable-options",
+        ]);
+        rustc.env("RUSTC_BOOTSTRAP", "1").arg(format!("-Csymbol-mangling-version={names}"));
+        if !rustc.arg("-o").arg(to).arg(source("items.rs")).status().is_ok_and(|status| status.success()) {
+            println!("SKIP: needs rustc");
+            return;
+        }
     }
+    let refused = likely("total", &[Source { file: old, flags: vec![] }]).expect_err("no types").to_string();
+    assert!(refused.contains("symbol-mangling-version=v0"), "{refused}");
     for file in [source("items.rs"), text] {
         let found = likely("total", &[Source { file, flags: vec!["--edition=2021".into()] }]).expect("it is read");
         let lines: BTreeSet<u32> = found.iter().filter_map(|site| site.at.line).collect();
