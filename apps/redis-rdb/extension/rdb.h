@@ -57,7 +57,7 @@ struct save_counters {
     uint64_t areas;      /* of the last one */
     uint64_t pages;      /* sent at the last one */
     uint64_t syncs;      /* calls that send pages ahead */
-    uint64_t sync_us;    /* of all of them: how long Redis was blocked */
+    uint64_t sync_us;    /* of all of them: CPU time of Redis' thread */
 };
 extern struct save_counters save_counters;
 extern char save_last_failure[1200];

@@ -109,11 +109,22 @@ bool save_is_pending(void)
     return future != NULL;
 }
 
-static uint64_t now_us(void)
+static uint64_t microseconds(clockid_t clock)
 {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(clock, &now);
     return (uint64_t)now.tv_sec * 1000000 + (uint64_t)now.tv_nsec / 1000;
+}
+
+static uint64_t now_us(void)
+{
+    return microseconds(CLOCK_MONOTONIC);
+}
+
+/* CPU time of this thread: on a loaded machine a call may take any time, and costs no more. */
+static uint64_t cpu_us(void)
+{
+    return microseconds(CLOCK_THREAD_CPUTIME_ID);
 }
 
 static pid_t fork_instead(const char *why)
@@ -127,8 +138,8 @@ static pid_t fork_instead(const char *why)
 
 /* ---- pages sent ahead ---- */
 
-/* Areas of a call at most, and how long it may hold Redis up before the next ones name fewer,
- * microseconds. */
+/* Areas of a call at most, and how much of Redis' CPU time it may take before the next ones name
+ * fewer, microseconds. */
 #define MOST_SYNCED 8
 #define SYNC_US 500
 /* Share of the time that these calls may take: one part of so many. With half the share the
@@ -165,7 +176,7 @@ static uint64_t pages_sent(void)
     return counters.pages;
 }
 
-/* Chooses how many areas the next call names, and when, by what this one took. */
+/* Chooses how many areas the next call names, and when, by the CPU time that this one took. */
 static void plan_next_sync(uint64_t now, uint64_t took, uint64_t pages)
 {
     uint64_t pause = took * SYNC_SHARE;
@@ -202,10 +213,11 @@ static bool sync_has_ended(uint64_t wait_us)
 void save_sync_ahead(void)
 {
     struct orbit_area *const *areas, *some[MOST_SYNCED];
-    uint64_t began = now_us(), before;
+    uint64_t began, took, before;
     size_t count, n;
-    if (!save_settings.syncs || future || began < ahead.due_us || ahead.synced == 0 || save_orbit_pid() != ahead.pid)
+    if (!save_settings.syncs || future || now_us() < ahead.due_us || ahead.synced == 0 || save_orbit_pid() != ahead.pid)
         return;
+    began = cpu_us();
     if (!sync_has_ended(0) || !(areas = areas_now(&count)))
         return;
     n = ahead.width < ahead.synced ? ahead.width : ahead.synced;
@@ -217,8 +229,9 @@ void save_sync_ahead(void)
     if (!sync_future)
         return;
     save_counters.syncs++;
-    save_counters.sync_us += now_us() - began;
-    plan_next_sync(now_us(), now_us() - began, pages_sent() - before);
+    took = cpu_us() - began;
+    save_counters.sync_us += took;
+    plan_next_sync(now_us(), took, pages_sent() - before);
 }
 
 /* ---- begin and end of a save ---- */

@@ -93,6 +93,22 @@ fn the_caller_of_a_wrapper_is_named() {
     assert_eq!(found(&report, "wrappers.c"), marked("wrappers.c", "SITE"), "{report}");
 }
 
+/// An allocator behind a pointer of a library, by a run and by the source.
+#[test]
+fn an_allocator_behind_a_pointer() {
+    let program = compile("cc", "hooks.c", "hooks", &["-O0"]);
+    let report = watch(&program, &[], "sum").expect("the program is analysed");
+    assert_eq!((report.status, report.calls), (6, 1), "{report}");
+    assert_eq!(found(&report, "hooks.c"), marked("hooks.c", "SITE"), "{report}");
+    if Command::new("clang").arg("--version").output().is_err() {
+        println!("SKIP: needs clang");
+        return;
+    }
+    let found = likely("sum", &[Source { file: source("hooks.c"), flags: vec![] }]).expect("clang reads it");
+    let lines: BTreeSet<u32> = found.iter().filter_map(|site| site.at.line).collect();
+    assert_eq!(lines, marked("hooks.c", "SITE"), "{found:#?}");
+}
+
 #[test]
 fn all_sites_of_a_c_plus_plus_program_and_none_besides() {
     for flags in [["-std=c++17", "-O0"], ["-std=c++17", "-O2"]] {

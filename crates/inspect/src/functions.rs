@@ -152,7 +152,7 @@ pub fn find(pid: i32, maps: &Maps, wanted: &Wanted) -> Result<Function, Missing>
         files.entry((m.dev, m.ino)).or_insert(m);
     }
     let fits = |m: &Mapping| match &wanted.file {
-        Some(end) => m.path.ends_with(end.as_str()),
+        Some(end) => is_called(&m.path, end),
         None => wanted.address().is_none() || m.path == exe,
     };
     let mut files: Vec<&Mapping> = files.into_values().filter(|m| fits(m)).collect();
@@ -268,6 +268,14 @@ fn each(elf: &Elf, mut f: impl FnMut(&[u8], u64, u64)) {
             }
         }
     }
+}
+
+/// Whether a file is called so: by the end of its path, of a library also without the rest of its
+/// version (`libz.so.1` for `/lib/libz.so.1.2.13`).
+fn is_called(path: &str, end: &str) -> bool {
+    let is_version = |rest: &str| rest.starts_with('.') && rest.chars().all(|c| c == '.' || c.is_ascii_digit());
+    let of_library = || end.contains(".so") && path.rsplit_once(end).is_some_and(|(_, rest)| is_version(rest));
+    path.ends_with(end) || of_library()
 }
 
 /// How well a symbol fits, 0 best; nothing if not.
@@ -457,6 +465,16 @@ mod tests {
         assert_eq!(fit("main.cold", "main.cold"), Some(0), "Go's function cold");
         assert!(distance(b"handel_request", b"handle_request").is_some());
         assert!(distance(b"other", b"handle_request").is_none());
+    }
+
+    #[test]
+    fn libraries_without_the_rest_of_their_version() {
+        for end in ["libz.so", "libz.so.1", "libz.so.1.2.13", "lib/libz.so"] {
+            assert!(is_called("/usr/lib/libz.so.1.2.13", end), "{end}");
+        }
+        for end in ["libz", "libz.so.2", "libz.so.1.2.1", "liby.so"] {
+            assert!(!is_called("/usr/lib/libz.so.1.2.13", end), "{end}");
+        }
     }
 
     #[test]

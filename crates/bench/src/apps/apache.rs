@@ -17,7 +17,7 @@ const BACKENDS: u32 = 3;
 const WITHOUT_WATCHDOG: &str = "OrbitLockLimit 0";
 
 pub fn run(bench: &mut Bench, quick: bool) -> Result<Rows, Failure> {
-    let (rounds, seconds) = if quick { (4, 1.0) } else { (15, 4.0) };
+    let (rounds, seconds) = if quick { (8, 1.0) } else { (15, 4.0) };
     let progress = Progress::new(3 * rounds);
     let backends: Vec<Backend> = (0..BACKENDS).map(|nth| Backend::start(&format!("backend {nth}"))).collect();
     let mut rows = balancer(bench, &progress, &backends, "all requests proxied", 1, 0, (rounds, seconds))?;

@@ -20,7 +20,7 @@ const TABLE_ROWS: usize = 100_000;
 const LOADS: [(usize, &str); 2] = [(TABLE_ROWS, "100,000 rows"), (2000, "2,000 rows, many deadlocks")];
 
 pub fn run(bench: &mut Bench, quick: bool) -> Result<Rows, Failure> {
-    let (rounds, seconds) = if quick { (3, 2) } else { (15, 5) };
+    let (rounds, seconds) = if quick { (5, 2) } else { (15, 5) };
     let progress = Progress::new(3 * rounds);
     let servers = [
         server(Detector::Orbit, &[])?,

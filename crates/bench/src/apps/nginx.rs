@@ -32,7 +32,7 @@ struct Figures {
 }
 
 pub fn run(bench: &mut Bench, quick: bool) -> Result<Rows, Failure> {
-    let (rounds, seconds) = if quick { (5, 1) } else { (20, 4) };
+    let (rounds, seconds) = if quick { (9, 1) } else { (20, 4) };
     let progress = Progress::new(rounds * 2);
     let mut rows = throughput(bench, &progress, rounds, Duration::from_secs(seconds))?;
     rows.extend(beside_copies(bench, &progress, rounds)?);

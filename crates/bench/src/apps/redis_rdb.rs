@@ -37,7 +37,7 @@ impl Written {
 
 pub fn run(bench: &mut Bench, quick: bool) -> Result<Rows, Failure> {
     // Megabytes of heap.
-    let sizes: &[usize] = if quick { &[100] } else { &[350, 1000] };
+    let sizes: &[usize] = if quick { &[350] } else { &[350, 1000] };
     let rounds = if quick { 4 } else { 12 };
     let progress = Progress::new(2 * sizes.len() * rounds);
     let mut rows = Vec::new();

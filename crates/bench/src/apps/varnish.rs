@@ -30,7 +30,7 @@ struct Figures {
 }
 
 pub fn run(bench: &mut Bench, quick: bool) -> Result<Rows, Failure> {
-    let (rounds, seconds) = if quick { (4, 1) } else { (15, 4) };
+    let (rounds, seconds) = if quick { (8, 1) } else { (15, 4) };
     let progress = Progress::new(rounds);
     let servers = [server(HERDERS[0])?, server(HERDERS[1])?];
     let mut figures: [Figures; 2] = Default::default();
