@@ -22,7 +22,7 @@ saved() { until redis s "INFO persistence" | grep -q rdb_bgsave_in_progress:0; d
 field() { redis s "INFO $1" | sed -n "s/^$2:\([^\r]*\).*/\1/p"; }
 
 (cd "$here" && LD_PRELOAD=$module exec redis-server --port 0 --unixsocket s --save "" --enable-module-command yes \
-    --enable-debug-command yes --loadmodule "$module" faults yes) >"$here/log" 2>&1 &
+    --enable-debug-command yes --loadmodule "$module" faults yes deadline 20 memory 256) >"$here/log" 2>&1 &
 server=$!
 pids=$server
 up s
@@ -36,19 +36,24 @@ for round in 1 2 3; do
     saved
     echo "save $round: $(field persistence rdb_last_bgsave_status), Redis was held up $(field stats latest_fork_usec) us"
 done
-echo "== the save crashes"
-for fault in segv recursion abort; do
-    redis s "ORBIT.RDB FAULT $fault" >"$here/said"
+# A save, once the orbit is back: until then Redis would fork.
+save() {
+    while [ "$(redis s "ORBIT.RDB INFO" | sed -n 's/^orbit_pid:\([0-9]*\).*/\1/p')" = 0 ]; do sleep 0.1; done
     redis s BGSAVE >"$here/said"
+}
+echo "== the save crashes; after each the next save"
+for fault in segv hang memory recursion abort kill; do
+    [ $fault = kill ] || redis s "ORBIT.RDB FAULT $fault" >"$here/said"
+    save
+    [ $fault != kill ] || kill -9 "$(redis s "ORBIT.RDB INFO" | sed -n 's/^orbit_pid:\([0-9]*\).*/\1/p')"
     saved
     printf '%-10s %s; ' "$fault" "$(field persistence rdb_last_bgsave_status)"
     redis s "ORBIT.RDB INFO" | grep last_failure
-    sleep 0.5
+    save
+    saved
+    echo "           next save: $(field persistence rdb_last_bgsave_status); pid $(field server process_id)"
 done
 grep -A 3 'crashed: SIGSEGV at 0x0' "$here/log"
-redis s BGSAVE >"$here/said"
-saved
-echo "next save: $(field persistence rdb_last_bgsave_status); pid $(field server process_id)"
 redis s "ORBIT.RDB INFO" | grep -E '^(saves|failed|forks):'
 echo "== a stock server loads the file"
 mkdir "$here/stock"

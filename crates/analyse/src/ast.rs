@@ -157,11 +157,12 @@ struct Walk<'a> {
     function: String,
 }
 
-/// A type without qualifiers and the words struct, union, enum.
+/// A type without qualifiers and the words struct, union, enum; sizes as what they are, since clang
+/// writes the same function's type either way.
 fn plain(r#type: &Type) -> String {
     let text = r#type.desugared_qual_type.as_ref().unwrap_or(&r#type.qual_type);
     let dropped = ["const", "volatile", "restrict", "struct", "union", "enum"];
-    let text = text.replace('*', " * ");
+    let text = text.replace('*', " * ").replace("ssize_t", "long").replace("size_t", "unsigned long");
     text.split_whitespace().filter(|word| !dropped.contains(word)).collect::<Vec<_>>().join(" ")
 }
 
