@@ -78,7 +78,7 @@ fn names(points: &[truth::Point]) -> BTreeSet<String> {
 fn watch(program: Vec<OsString>, entry: &str, calls: u64) -> Result<(Report, f64), Failure> {
     let began = Instant::now();
     let entry = entry.parse().map_err(Failure::text)?;
-    let report = analyse(&Options { entry, program, calls, limit: Duration::from_secs(60) });
+    let report = analyse(&Options { entry, program, calls, limit: Duration::from_secs(120) });
     let report = report.map_err(|error| Failure::text(error.to_string()))?;
     let step = began.elapsed().as_secs_f64() * 1e6 / report.steps.max(1) as f64;
     Ok((report, step))
@@ -109,7 +109,7 @@ fn marked(name_of_it: &'static str, compiler: &str, entry: &str, but: &str) -> R
 fn leveldb() -> Result<Case, Failure> {
     let database =
         Database::new().ok_or_else(|| Failure::text("LevelDB 1.23 is missing: scripts/packages.sh ports"))?;
-    let (report, step_us) = watch(database.words(Library::Stock, "writes 1 1500 none 0"), "leveldb::BuildTable", 2)?;
+    let (report, step_us) = watch(database.words(Library::Stock, "writes 1 200 none 0"), "leveldb::BuildTable", 2)?;
     let by_run = report.sites.iter().map(|site| name(&site.at)).collect();
     let needed = names(&truth::LEVELDB);
     let name = "t8, LevelDB's minor compaction";
