@@ -4,7 +4,8 @@
     scripts/text.py            checks; the last line says what was found
 
 A comment has at most 100 columns, code 120, a file of code 700 lines. Comments and documents use the terms of the field, not
-those of PRIVATE; SPECIFICATION.md, CHANGELOG.md and the glossary itself are left out.
+those of PRIVATE; SPECIFICATION.md, CHANGELOG.md and the glossary itself are left out. `scripts/fill.py` fills comments that are too
+long.
 
 No limit holds for tables, for drawings and aligned columns, for code in comments, for what is one word (an address), and for
 programs in test fixtures.

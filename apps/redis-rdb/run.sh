@@ -34,7 +34,7 @@ for round in 1 2 3; do
     i=0
     while [ $i -lt 2000 ]; do i=$((i + 1)); echo "SET key:$i round$round"; done | redis-cli -s "$here/s" >"$here/said"
     saved
-    echo "save $round: $(field persistence rdb_last_bgsave_status), Redis was held up $(field stats latest_fork_usec) us"
+    echo "save $round: $(field persistence rdb_last_bgsave_status), Redis was delayed $(field stats latest_fork_usec) us"
 done
 # A save, once the orbit is back: until then Redis would fork.
 save() {

@@ -1,12 +1,15 @@
 //! What a watcher reports.
 
+use crate::json;
 use orbit_inspect::Sure;
 use orbit_inspect::python::PyFrame;
 use orbit_inspect::stacks::Frame;
+use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
 /// The two ways to hang.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Deserialize, Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Kind {
     /// It uses CPU and gets nowhere.
     Busy,
@@ -25,7 +28,8 @@ impl Kind {
 }
 
 /// What progress and check values count.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize, Serialize)]
+#[serde(rename_all = "snake_case")]
 pub enum Unit {
     /// CPU time of the thread, nanoseconds.
     CpuNs,
@@ -47,7 +51,8 @@ impl Unit {
 }
 
 /// Something that happened to a watched process.
-#[derive(Debug)]
+#[derive(Debug, Deserialize, Serialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
 pub enum Event {
     /// A process is watched from now on.
     Joined {
@@ -72,6 +77,7 @@ pub enum Event {
         /// How it hung.
         kind: Kind,
         /// For how long it lasted after the report.
+        #[serde(rename = "after_ms", with = "json::ms")]
         after: Duration,
     },
     /// What the sections by name of a process cost it; once, at its end or the watcher's.
@@ -79,6 +85,7 @@ pub enum Event {
         /// The process.
         pid: i32,
         /// Each section.
+        #[serde(rename = "sections")]
         list: Vec<SectionUse>,
     },
     /// Something cannot be watched; the text says what it needs.
@@ -91,7 +98,7 @@ pub enum Event {
 }
 
 /// What a section by name cost a process.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 pub struct SectionUse {
     /// Its name.
     pub section: String,
@@ -104,15 +111,17 @@ pub struct SectionUse {
     /// What a hit cost, ns of CPU.
     pub ns_per_hit: f64,
     /// CPU time the process used meanwhile, ns.
+    #[serde(rename = "cpu_ms", with = "json::ns_as_ms")]
     pub cpu_ns: u64,
     /// The hits' share of that time, 0 to 1.
+    #[serde(rename = "share_percent", with = "json::percent")]
     pub share: f64,
     /// Times the probes were put in place.
     pub windows: u64,
 }
 
 /// One hang: who, in what, why.
-#[derive(Debug)]
+#[derive(Debug, Deserialize, Serialize)]
 pub struct Hang {
     /// Busy or blocked.
     pub kind: Kind,
@@ -134,14 +143,17 @@ pub struct Hang {
     pub unit: Unit,
     /// Wall time from when it last got on, as far as that was seen, to the finished report: it hangs for so long at least.
     /// Of threads that wait for each other, since the last of them came to rest.
+    #[serde(rename = "since_ms", with = "json::ms")]
     pub since: Duration,
     /// Wall time from when it could first be known to hang, by its check value, to the finished report; never more than `since`.
+    #[serde(rename = "latency_ms", with = "json::ms")]
     pub latency: Duration,
     /// One sentence: who waits for what, or spins where.
     pub why: String,
     /// How sure it is.
     pub sure: Sure,
     /// The threads involved with their stacks, the one first named in front.
+    #[serde(rename = "stacks")]
     pub threads: Vec<Involved>,
     /// Who waits for whom in a ring, in order; empty if there is none.
     pub cycle: Vec<Edge>,
@@ -168,7 +180,7 @@ impl Times {
 }
 
 /// A thread that is part of a hang.
-#[derive(Debug)]
+#[derive(Debug, Deserialize, Serialize)]
 pub struct Involved {
     /// Process.
     pub pid: i32,
@@ -179,6 +191,7 @@ pub struct Involved {
     /// What it does or waits for, in words.
     pub does: String,
     /// Native frames, innermost first.
+    #[serde(rename = "frames")]
     pub stack: Vec<Frame>,
     /// Python's own frames, innermost first, where there is a Python.
     pub python: Vec<PyFrame>,
@@ -187,7 +200,7 @@ pub struct Involved {
 }
 
 /// One wait in a ring.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize, Serialize)]
 pub struct Edge {
     /// Process.
     pub pid: i32,

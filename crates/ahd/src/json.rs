@@ -1,212 +1,87 @@
-//! Events as JSON: how they leave the detector's process, and what machines read of them.
+//! Events as JSON: how they leave the detector's process, and what machines read of them. The form of
+//! each is derived from its type in [`crate::event`]; here is what its numbers are in JSON.
 //!
-//! Promises: what [`value`] writes, [`event`] reads back, times to the microsecond. Refuses: to guess; what lacks a field or has
-//! one of another type is no event.
+//! Promises: what [`value`] writes, [`event`] reads back, times to the microsecond. Refuses: to
+//! guess; what lacks a field or has one of another type is no event.
 
-use crate::event::{Edge, Event, Hang, Involved, Kind, SectionUse, Unit};
-use orbit_inspect::Sure;
-use orbit_inspect::python::PyFrame;
-use orbit_inspect::stacks::Frame;
-use serde_json::{Value, json};
-use std::time::Duration;
+use crate::event::{Event, Hang};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
-/// The event as one JSON object; its `event` is `joined`, `left`, `hang`, `recovered`, `sections` or `trouble`.
+/// The event as one JSON object; its `event` is `joined`, `left`, `hang`, `recovered`, `sections` or
+/// `trouble`.
 pub fn value(event: &Event) -> Value {
-    match event {
-        Event::Joined { pid, comm } => json!({"event": "joined", "pid": pid, "comm": comm}),
-        Event::Left { pid } => json!({"event": "left", "pid": pid}),
-        Event::Hang(h) => of_hang(h),
-        Event::Recovered { pid, tid, kind, after } => {
-            json!({"event": "recovered", "pid": pid, "tid": tid, "kind": kind.word(), "after_ms": ms(*after)})
-        }
-        Event::Sections { pid, list } => {
-            json!({"event": "sections", "pid": pid, "sections": list.iter().map(of_section).collect::<Vec<_>>()})
-        }
-        Event::Trouble { pid, text } => json!({"event": "trouble", "pid": pid, "text": text}),
-    }
+    of(event)
 }
 
 /// The event that a JSON object is; `None` if it is none.
 pub fn event(value: &Value) -> Option<Event> {
-    Some(match value["event"].as_str()? {
-        "joined" => Event::Joined { pid: int(&value["pid"])?, comm: text(&value["comm"])? },
-        "left" => Event::Left { pid: int(&value["pid"])? },
-        "hang" => Event::Hang(Box::new(hang(value)?)),
-        "recovered" => Event::Recovered {
-            pid: int(&value["pid"])?,
-            tid: int(&value["tid"])?,
-            kind: kind(&value["kind"])?,
-            after: time(&value["after_ms"])?,
-        },
-        "sections" => Event::Sections { pid: int(&value["pid"])?, list: all(&value["sections"], section)? },
-        "trouble" => Event::Trouble { pid: int(&value["pid"])?, text: text(&value["text"])? },
-        _ => return None,
-    })
+    Event::deserialize(value).ok()
 }
 
-fn of_section(s: &SectionUse) -> Value {
-    json!({
-        "section": s.section, "function": s.function, "file": s.file, "hits": s.hits, "ns_per_hit": s.ns_per_hit,
-        "cpu_ms": s.cpu_ns as f64 / 1e6, "share_percent": s.share * 100.0, "windows": s.windows,
-    })
+/// A hang alone, in the form of its event.
+pub fn of_hang(hang: &Hang) -> Value {
+    let mut value = of(hang);
+    value["event"] = "hang".into();
+    value
 }
 
-fn section(v: &Value) -> Option<SectionUse> {
-    Some(SectionUse {
-        section: text(&v["section"])?,
-        function: text(&v["function"])?,
-        file: text(&v["file"])?,
-        hits: v["hits"].as_u64()?,
-        ns_per_hit: v["ns_per_hit"].as_f64()?,
-        cpu_ns: (v["cpu_ms"].as_f64()? * 1e6).round() as u64,
-        share: v["share_percent"].as_f64()? / 100.0,
-        windows: v["windows"].as_u64()?,
-    })
+fn of(event: &impl Serialize) -> Value {
+    serde_json::to_value(event).expect("texts, numbers and lists have a form in JSON")
 }
 
-/// A hang alone.
-pub fn of_hang(h: &Hang) -> Value {
-    let of_edge = |e: &Edge| {
-        json!({
-            "pid": e.pid, "tid": e.tid, "waits_for": e.waits_for, "held_by": e.held_by, "sure": e.sure.to_string(),
-        })
-    };
-    json!({
-        "event": "hang",
-        "kind": h.kind.word(),
-        "pid": h.pid,
-        "tid": h.tid,
-        "comm": h.comm,
-        "section": h.section,
-        "progress": h.progress,
-        "usual": h.usual,
-        "check_value": h.check_value,
-        "unit": h.unit.word(),
-        "since_ms": ms(h.since),
-        "latency_ms": ms(h.latency),
-        "why": h.why,
-        "sure": h.sure.to_string(),
-        "stacks": h.threads.iter().map(of_thread).collect::<Vec<_>>(),
-        "cycle": h.cycle.iter().map(of_edge).collect::<Vec<_>>(),
-        "runtime": h.runtime,
-    })
+/// Durations as milliseconds, to the microsecond.
+pub(crate) mod ms {
+    use serde::{Deserialize, Deserializer, Serializer, de};
+    use std::time::Duration;
+
+    pub(crate) fn serialize<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_f64(time.as_micros() as f64 / 1e3)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<Duration, D::Error> {
+        let us = f64::deserialize(from)? * 1e3;
+        // Beyond 2^53 us, 285 years, a float no longer counts whole ones.
+        let is_time = (0.0..9e15).contains(&us);
+        is_time.then(|| Duration::from_micros(us.round() as u64)).ok_or_else(|| de::Error::custom("no time"))
+    }
 }
 
-fn of_thread(t: &Involved) -> Value {
-    let python: Vec<Value> =
-        t.python.iter().map(|f| json!({"function": f.function, "file": f.file, "line": f.line})).collect();
-    let frames: Vec<Value> = t.stack.iter().map(of_frame).collect();
-    json!({
-        "pid": t.pid, "tid": t.tid, "comm": t.comm, "does": t.does, "note": t.note, "frames": frames, "python": python,
-    })
+/// Nanoseconds as milliseconds.
+pub(crate) mod ns_as_ms {
+    use serde::{Deserialize, Deserializer, Serializer};
+
+    pub(crate) fn serialize<S: Serializer>(ns: &u64, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_f64(*ns as f64 / 1e6)
+    }
+
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<u64, D::Error> {
+        f64::deserialize(from).map(|ms| (ms * 1e6).round() as u64)
+    }
 }
 
-fn of_frame(f: &Frame) -> Value {
-    json!({
-        "function": f.function, "file": f.file, "line": f.line, "module": f.module, "offset": f.offset,
-        "address": f.address, "inlined": f.inlined, "sure": f.sure.to_string(),
-    })
-}
+/// A share from 0 to 1 as percent.
+pub(crate) mod percent {
+    use serde::{Deserialize, Deserializer, Serializer};
 
-fn hang(v: &Value) -> Option<Hang> {
-    Some(Hang {
-        kind: kind(&v["kind"])?,
-        pid: int(&v["pid"])?,
-        tid: int(&v["tid"])?,
-        comm: text(&v["comm"])?,
-        section: maybe(&v["section"], text)?,
-        progress: v["progress"].as_u64()?,
-        usual: maybe(&v["usual"], Value::as_u64)?,
-        check_value: v["check_value"].as_u64()?,
-        unit: [Unit::CpuNs, Unit::Instructions, Unit::WaitNs].into_iter().find(|u| v["unit"] == u.word())?,
-        since: time(&v["since_ms"])?,
-        latency: time(&v["latency_ms"])?,
-        why: text(&v["why"])?,
-        sure: sure(&v["sure"])?,
-        threads: all(&v["stacks"], thread)?,
-        cycle: all(&v["cycle"], edge)?,
-        runtime: all(&v["runtime"], text)?,
-    })
-}
+    pub(crate) fn serialize<S: Serializer>(share: &f64, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_f64(share * 100.0)
+    }
 
-fn thread(v: &Value) -> Option<Involved> {
-    Some(Involved {
-        pid: int(&v["pid"])?,
-        tid: int(&v["tid"])?,
-        comm: text(&v["comm"])?,
-        does: text(&v["does"])?,
-        stack: all(&v["frames"], frame)?,
-        python: all(&v["python"], py_frame)?,
-        note: maybe(&v["note"], text)?,
-    })
-}
-
-fn frame(v: &Value) -> Option<Frame> {
-    Some(Frame {
-        address: v["address"].as_u64()?,
-        module: text(&v["module"])?,
-        function: maybe(&v["function"], text)?,
-        file: maybe(&v["file"], text)?,
-        line: maybe(&v["line"], int)?,
-        offset: v["offset"].as_u64()?,
-        inlined: v["inlined"].as_bool()?,
-        sure: sure(&v["sure"])?,
-        cfa: None,
-    })
-}
-
-fn py_frame(v: &Value) -> Option<PyFrame> {
-    Some(PyFrame { function: text(&v["function"])?, file: text(&v["file"])?, line: maybe(&v["line"], int)? })
-}
-
-fn edge(v: &Value) -> Option<Edge> {
-    Some(Edge {
-        pid: int(&v["pid"])?,
-        tid: int(&v["tid"])?,
-        waits_for: text(&v["waits_for"])?,
-        held_by: int(&v["held_by"])?,
-        sure: sure(&v["sure"])?,
-    })
-}
-
-fn ms(d: Duration) -> f64 {
-    d.as_micros() as f64 / 1e3
-}
-
-fn time(v: &Value) -> Option<Duration> {
-    let us = v.as_f64()? * 1e3;
-    // Beyond 2^53 us, 285 years, a float no longer counts whole ones.
-    (0.0..9e15).contains(&us).then(|| Duration::from_micros(us.round() as u64))
-}
-
-fn int<T: TryFrom<i64>>(v: &Value) -> Option<T> {
-    T::try_from(v.as_i64()?).ok()
-}
-
-fn text(v: &Value) -> Option<String> {
-    Some(v.as_str()?.to_owned())
-}
-
-fn kind(v: &Value) -> Option<Kind> {
-    [Kind::Busy, Kind::Blocked].into_iter().find(|k| *v == k.word())
-}
-
-fn sure(v: &Value) -> Option<Sure> {
-    [Sure::Guess, Sure::Likely, Sure::Certain].into_iter().find(|s| *v == s.to_string())
-}
-
-/// `null` is nothing, all else must read.
-fn maybe<T>(v: &Value, read: impl Fn(&Value) -> Option<T>) -> Option<Option<T>> {
-    if v.is_null() { Some(None) } else { read(v).map(Some) }
-}
-
-fn all<T>(v: &Value, read: impl Fn(&Value) -> Option<T>) -> Option<Vec<T>> {
-    v.as_array()?.iter().map(read).collect()
+    pub(crate) fn deserialize<'de, D: Deserializer<'de>>(from: D) -> Result<f64, D::Error> {
+        f64::deserialize(from).map(|percent| percent / 100.0)
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::event::{Edge, Involved, Kind, SectionUse, Unit};
+    use orbit_inspect::Sure;
+    use orbit_inspect::python::PyFrame;
+    use orbit_inspect::stacks::Frame;
+    use serde_json::json;
+    use std::time::Duration;
 
     fn a_hang() -> Event {
         let frame = Frame {

@@ -530,7 +530,7 @@ fn chart(rows: &[Row]) -> Chart {
         Series::new(name, points)
     };
     Chart {
-        title: "How long a call holds main up (orbit asleep)".to_owned(),
+        title: "How long a call delays main (orbit asleep)".to_owned(),
         x: "area, bytes".to_owned(),
         y: "microseconds, median".to_owned(),
         series: vec![

@@ -141,5 +141,5 @@ pub fn settle(orbit: &Orbit, area: &Area) -> Result<(), Failure> {
             return Ok(());
         }
     }
-    Err(Failure::text(format!("area \"{}\": calls go on shipping pages that nobody wrote", area.name())))
+    Err(Failure::text(format!("area \"{}\": calls continue to ship pages that nobody wrote", area.name())))
 }

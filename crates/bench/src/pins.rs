@@ -93,7 +93,7 @@ pub fn run(args: &Args) -> out::Done {
     bench.reach([Reach::at_least("events a second without loss", lossless(&rows), PROMISED, "events/s")]);
     let behind = |row: &Row| row.target_per_s.is_some_and(|pace| row.sent_per_s < 0.95 * pace as f64);
     if rows.iter().any(behind) {
-        bench.note("the pace was not kept everywhere: the child was held up by other programs".to_owned());
+        bench.note("the pace was not kept everywhere: other programs delayed the child".to_owned());
     }
     let (table, chart) = (table(&rows), chart(&rows));
     let rows: Vec<_> = rows.into_iter().map(measured).collect();

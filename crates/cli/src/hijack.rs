@@ -91,11 +91,12 @@ pub struct Args {
     /// Lets io_uring pass, whose operations are not seen.
     #[arg(long)]
     allow_io_uring: bool,
-    /// Runs the program's clocks, sleeps and time-outs so many times faster (or slower, below 1). 0: the clocks stand
-    /// still.
+    /// Runs the program's clocks, sleeps and time-outs so many times faster (or slower, below 1).
+    /// 0: the clocks stand still.
     #[arg(long, value_name = "TIMES")]
     speed: Option<f64>,
-    /// Sets the program's real-time clock, at its start or later: +1h, '-30s after 10s'. The monotonic clock stays.
+    /// Sets the program's real-time clock, at its start or later: +1h, '-30s after 10s'. The
+    /// monotonic clock stays.
     #[arg(long, value_name = "JUMP", allow_hyphen_values = true)]
     jump: Option<String>,
     /// A rule for calls; later rules are asked after earlier ones.
@@ -122,27 +123,32 @@ pub struct Args {
     /// shell.
     #[arg(long, value_name = "COMMAND")]
     decider: Option<String>,
-    /// The socket of the host of services that `ask service` rules mean [default: that of `orbit service`].
+    /// The socket of the host of services that `ask service` rules mean [default: that of
+    /// `orbit service`].
     #[arg(long, value_name = "PATH")]
     services: Option<PathBuf>,
     /// How long a call waits for the answer to its question: 1s, 20ms.
     #[arg(long, value_name = "TIME", default_value = "1s", value_parser = time)]
     answer_within: Duration,
-    /// What becomes of a process whose question has no answer by then: its call passes, or it is killed.
+    /// What becomes of a process whose question has no answer by then: its call passes, or it is
+    /// killed.
     #[arg(long, value_name = "WHAT", default_value = "pass", value_parser = ["pass", "kill"])]
     unanswered: String,
-    /// Runs the program once for each fault of each call site, and compares: eintr, enomem, short-read, short-write,
-    /// enospc, emfile, separated by commas. Exit status 1 if a run crashed, hung, lost data or leaked.
+    /// Runs the program once for each fault of each call site, and compares: eintr, enomem,
+    /// short-read, short-write, enospc, emfile, separated by commas. Exit status 1 if a run
+    /// crashed, hung, lost data or leaked.
     #[arg(long, value_name = "FAULTS", conflicts_with_all = ["trace", "count", "inject", "policy"])]
     campaign: Option<String>,
     /// Runs this command before each run of a campaign, so that each begins with the same files.
     #[arg(long, value_name = "COMMAND", requires = "campaign")]
     prepare: Option<String>,
-    /// Runs this command after each run of a campaign. Data is lost where it fails, and where the program reports success
-    /// and the command writes other text than after the run without a fault.
+    /// Runs this command after each run of a campaign. Data is lost where it fails, and where the
+    /// program reports success and the command writes other text than after the run without a
+    /// fault.
     #[arg(long, value_name = "COMMAND", requires = "campaign")]
     check: Option<String>,
-    /// Lists the calls and the arguments that rules can name, and the words of rules; so does `orbit hijack policies`.
+    /// Lists the calls and the arguments that rules can name, and the words of rules; so does
+    /// `orbit hijack policies`.
     #[arg(long)]
     policies: bool,
     /// The program and its arguments.
@@ -293,7 +299,8 @@ fn campaign(args: &Args, faults: &str) -> out::Done {
     if !args.json {
         writeln!(
             to,
-            "{} runs: {} crashed, {} hung, {} lost data, {} leaked, {} failed with a status, {} did not start, {} unaffected, {} did not meet the fault",
+            "{} runs: {} crashed, {} hung, {} lost data, {} leaked, {} failed with a status, {} did not start, {} \
+             unaffected, {} did not meet the fault",
             trials.len(),
             count(Verdict::Crashed),
             count(Verdict::Hung),
@@ -313,7 +320,8 @@ fn campaign(args: &Args, faults: &str) -> out::Done {
     Ok(if is_bad { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// A run that failed is a line; one that crashed, hung, lost data or leaked has its stack and the command that replays it.
+/// A run that failed is a line; one that crashed, hung, lost data or leaked has its stack and the
+/// command that replays it.
 fn show_trial(to: &mut impl Write, trial: &Trial) -> io::Result<()> {
     let verdict = match trial.verdict {
         Verdict::LostData => "LOST DATA".to_owned(),
@@ -444,8 +452,8 @@ static GUEST: OnceLock<OwnedFd> = OnceLock::new();
 static EARLY: AtomicI32 = AtomicI32::new(0);
 
 extern "C" fn to_guest(signal: libc::c_int, info: *const libc::siginfo_t, _: *const libc::c_void) {
-    // SAFETY: the kernel's information is live while the handler runs; errno is the thread's own, and the interrupted
-    // code finds it as it was.
+    // SAFETY: the kernel's information is live while the handler runs; errno is the thread's own,
+    // and the interrupted code finds it as it was.
     unsafe {
         // A terminal that hangs up sends to the program too.
         if (*info).si_code == libc::SI_KERNEL {
@@ -461,7 +469,8 @@ extern "C" fn to_guest(signal: libc::c_int, info: *const libc::siginfo_t, _: *co
     }
 }
 
-/// Requests to end are the program's to follow: else it would run on with nobody who watches it. Called before it starts.
+/// Requests to end are the program's to follow: else it would run on with nobody who watches it.
+/// Called before it starts.
 fn catch_requests_to_end() -> io::Result<()> {
     let action = Action::handler(to_guest as *const () as usize, libc::SA_SIGINFO | libc::SA_RESTART, &Set::of([]));
     for signal in [libc::SIGTERM, libc::SIGHUP].into_iter().filter(|signal| !signals::is_ignored(*signal)) {

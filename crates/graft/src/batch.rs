@@ -9,15 +9,15 @@
 //! calls and go home alone. Its last call sends the thread `SIGURG`, where the tracer stops it;
 //! without a tracer that signal is one that programs ignore unless they ask for it.
 
-use crate::seize::pause;
+use crate::leaf::{Patience, ran_into_a_fault};
 use crate::thread::CODE_64;
 use crate::{Error, Protection, Source, Stopped};
 use orbit_linux::map::Mapping;
 use orbit_linux::memfd;
-use orbit_linux::ptrace::{self, state, state::Stop};
+use orbit_linux::ptrace::{self, state::Stop};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// One call: its number, which is not 0 (`read`), and its arguments.
 pub type Call = (i64, [u64; 6]);
@@ -215,38 +215,24 @@ impl Stopped<'_> {
 
     /// Waits until the thread gets the signal of its last call.
     fn end_of_batch(&mut self, tid: i32, is_done: impl Fn() -> bool) -> Result<bool, Error> {
-        let since = Instant::now();
-        let mut is_given_up = false;
+        let mut patience = Patience::of(LIMIT);
         loop {
             let mut pass_on = 0;
-            match state::next_stop(self.pid, tid).map_err(|e| self.lost(tid, "waiting for", e))? {
-                Stop::None => {
-                    if since.elapsed() > LIMIT && !std::mem::replace(&mut is_given_up, true) {
-                        // Fails only for a thread that was killed.
-                        let _ = ptrace::interrupt(tid);
-                    }
-                    pause(since.elapsed());
-                    continue;
-                }
-                Stop::Ended => {
-                    self.forget(tid);
-                    return Err(Error::Gone { id: tid });
-                }
+            match self.next_stop(tid, &mut patience)? {
                 Stop::Signal(END)
                     if is_done() && ptrace::signal(tid).is_ok_and(|info| info.si_code == libc::SI_TKILL) =>
                 {
                     return Ok(true);
                 }
                 Stop::Signal(signal @ (libc::SIGSEGV | libc::SIGBUS)) => {
-                    // Sent, not run into: if so it is passed on like any other.
-                    if ptrace::signal(tid).is_ok_and(|info| info.si_code > 0) {
+                    if ran_into_a_fault(tid) {
                         return Ok(false);
                     }
                     pass_on = self.signal_while_away(tid, signal);
                 }
                 Stop::Signal(signal) => pass_on = self.signal_while_away(tid, signal),
-                Stop::Trap(_) if is_given_up => return Ok(false),
-                Stop::Trap(_) | Stop::Event(_) | Stop::Call => {}
+                Stop::Trap(_) if patience.is_over => return Ok(false),
+                Stop::Trap(_) | Stop::Event(_) | Stop::Call | Stop::None | Stop::Ended => {}
             }
             ptrace::go_on(tid, pass_on).map_err(|e| self.lost(tid, "running calls in", e))?;
         }

@@ -35,6 +35,27 @@ pub struct Leaf {
     pub r9: u64,
 }
 
+/// How long code of ours may take in a thread before it is interrupted.
+pub(crate) struct Patience {
+    since: Instant,
+    limit: Duration,
+    /// The thread was interrupted: its next trap is for that.
+    pub is_over: bool,
+}
+
+impl Patience {
+    /// From now on.
+    pub fn of(limit: Duration) -> Patience {
+        Patience { since: Instant::now(), limit, is_over: false }
+    }
+}
+
+/// Whether the signal that the thread has stopped at is a fault that it ran into. One that was sent
+/// is passed on like any other.
+pub(crate) fn ran_into_a_fault(tid: i32) -> bool {
+    ptrace::signal(tid).is_ok_and(|info| info.si_code > 0)
+}
+
 impl Stopped<'_> {
     /// Runs a leaf in the program, and `meanwhile` in this thread. Returns whether the leaf came to
     /// its end: if not, it has run into a fault, or could not be started, and the program is as
@@ -65,30 +86,41 @@ impl Stopped<'_> {
         ended
     }
 
-    /// Waits until the thread makes the call that ends the leaf.
-    fn end_of_leaf(&mut self, tid: i32) -> Result<bool, Error> {
-        let since = Instant::now();
-        let mut is_given_up = false;
-        let mut entered = false;
+    /// Waits for the next stop of a thread that runs code of ours. One that takes too long is
+    /// interrupted, once.
+    ///
+    /// # Errors
+    /// [`Error::Gone`] when it has ended, [`Error::Io`].
+    pub(crate) fn next_stop(&mut self, tid: i32, patience: &mut Patience) -> Result<Stop, Error> {
         loop {
             match state::next_stop(self.pid, tid).map_err(|e| self.lost(tid, "waiting for", e))? {
                 Stop::None => {
-                    if since.elapsed() > LEAF_LIMIT && !std::mem::replace(&mut is_given_up, true) {
+                    let waited = patience.since.elapsed();
+                    if waited > patience.limit && !std::mem::replace(&mut patience.is_over, true) {
                         // Fails only for a thread that was killed.
                         let _ = ptrace::interrupt(tid);
                     }
-                    pause(since.elapsed());
-                    continue;
+                    pause(waited);
                 }
                 Stop::Ended => {
                     self.forget(tid);
                     return Err(Error::Gone { id: tid });
                 }
+                stop => return Ok(stop),
+            }
+        }
+    }
+
+    /// Waits until the thread makes the call that ends the leaf.
+    fn end_of_leaf(&mut self, tid: i32) -> Result<bool, Error> {
+        let mut patience = Patience::of(LEAF_LIMIT);
+        let mut entered = false;
+        loop {
+            match self.next_stop(tid, &mut patience)? {
                 Stop::Call if !std::mem::replace(&mut entered, true) => {}
                 Stop::Call => return Ok(true),
                 Stop::Signal(signal) if FAULTS.contains(&signal) => {
-                    // Sent, not run into: if so it is passed on like any other.
-                    if ptrace::signal(tid).is_ok_and(|info| info.si_code > 0) {
+                    if ran_into_a_fault(tid) {
                         return Ok(false);
                     }
                     self.signal_while_away(tid, signal);
@@ -98,8 +130,8 @@ impl Stopped<'_> {
                     ptrace::go_to_call(tid, signal).map_err(|e| self.lost(tid, "running code in", e))?;
                     continue;
                 }
-                Stop::Trap(_) if is_given_up => return Ok(false),
-                Stop::Trap(_) | Stop::Event(_) => {}
+                Stop::Trap(_) if patience.is_over => return Ok(false),
+                Stop::Trap(_) | Stop::Event(_) | Stop::None | Stop::Ended => {}
             }
             ptrace::go_to_call(tid, 0).map_err(|e| self.lost(tid, "running code in", e))?;
         }

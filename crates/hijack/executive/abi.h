@@ -1,8 +1,9 @@
 /*
  * The memory that the host and all guests share. The host (`src/shared.rs`) has the same layout.
  *
- * Guests can write all of it, since nothing but a protection key could stop them. So the host checks every value it
- * reads, and the executive copies `calls` and `options` into its own memory when it starts.
+ * Guests can write all of it, since nothing but a protection key could stop them. So the host
+ * checks every value it reads, and the executive copies `calls` and `options` into its own memory
+ * when it starts.
  */
 #ifndef ABI_H
 #define ABI_H
@@ -30,9 +31,11 @@
 #define OPTION_SAVE_ALL 16u     /* every call goes through C with saved registers (for measurements) */
 #define OPTION_VIRTUAL_TIME 32u /* the vdso is hidden; clocks run at `speed` / `speed_per`, and jump */
 #define OPTION_ASK_KILL 128u    /* a question without an answer ends its process; else the call passes */
-#define OPTION_OBJECT_KILL 64u  /* a policy object that faults or loops ends its process; else calls pass from then on */
+/* A policy object that faults or loops ends its process; else calls pass from then on. */
+#define OPTION_OBJECT_KILL 64u
 
-/* What is captured of an argument. `size`: bytes; `length`: index of the argument that holds a length. */
+/* What is captured of an argument. `size`: bytes; `length`: index of the argument that holds a
+ * length. */
 struct capture {
     u8 kind;
     u8 length;
@@ -97,7 +100,8 @@ struct rule {
 #define ACTION_PASS 6 /* later rules are not asked */
 #define ACTION_ASK 7  /* the host decides: pass, or an answer */
 
-/* One thread of a guest, and its ring. A ring has one writer (the thread) and one reader (the host). */
+/* One thread of a guest, and its ring. A ring has one writer (the thread) and one reader (the
+ * host). */
 struct slot {
     u32 state; /* SLOT_*; the guest claims FREE and sets DONE, the host sets FREE */
     u32 tid;
@@ -134,7 +138,8 @@ enum statistic {
     STAT_LIMIT = 32
 };
 
-/* The policy object: `bytes` at OBJECT_OFFSET are its image for OBJECT_ADDRESS, the first `text_bytes` read-only. */
+/* The policy object: `bytes` at OBJECT_OFFSET are its image for OBJECT_ADDRESS, the first
+ * `text_bytes` read-only. */
 struct object_description {
     u64 bytes, text_bytes, policy; /* policy: address of its struct orbit_policy; 0: there is no object */
 };
@@ -159,7 +164,8 @@ struct shared_memory {
     struct rule rules[MAX_RULES];
     struct slot slots[MAX_SLOTS];
 };
-/* Behind the structure: MAX_CALLS counters a slot, which continue when another thread takes it; then rings. */
+/* Behind the structure: MAX_CALLS counters a slot, which continue when another thread takes it;
+ * then rings. */
 #define COUNTS_OFFSET ((sizeof(struct shared_memory) + 4095) & ~4095ul)
 #define RINGS_OFFSET (COUNTS_OFFSET + MAX_SLOTS * MAX_CALLS * 8ul)
 #define EXTENSION_OFFSET (RINGS_OFFSET + MAX_SLOTS * RING_BYTES)
@@ -167,8 +173,9 @@ struct shared_memory {
 #define SHARED_BYTES (OBJECT_OFFSET + OBJECT_LIMIT)
 
 /*
- * Calls from guest to guest. A cache line for each writer: the request, which the caller writes and the receiver takes;
- * the reply, which the receiver writes; the lock of the callers; the lock of the receivers.
+ * Calls from guest to guest. A cache line for each writer: the request, which the caller writes and
+ * the receiver takes; the reply, which the receiver writes; the lock of the callers; the lock of
+ * the receivers.
  */
 #define CHANNEL_WORDS 6
 struct channel {

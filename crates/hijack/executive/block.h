@@ -1,16 +1,20 @@
 /*
- * The state of one guest thread (a *block*, found through the gs base), and the functions of the executive.
+ * The state of one guest thread (a *block*, found through the gs base), and the functions of the
+ * executive.
  *
- * Words: a *site* is the address of a syscall instruction of the guest. A *stub* is our code for one site. A call is
- * *dispatched* when it reaches a stub: by SIGSYS, or by a jump once the site is rewritten.
+ * Words: a *site* is the address of a syscall instruction of the guest. A *stub* is our code for
+ * one site. A call is *dispatched* when it reaches a stub: by SIGSYS, or by a jump once the site is
+ * rewritten.
  *
  * Invariants
  * - The gs base points to the thread's block from before its first guest instruction until it ends.
- * - SIGSYS is never blocked while guest code runs, or the kernel kills the process. `sys_blocked` says what the guest
- *   believes.
- * - A signal that arrives in a stub is moved to an edge of the site. One that arrives in the executive is *deferred*:
- *   kept in `deferred`, all signals blocked, `pending` raised, delivered when the thread leaves the executive.
- * - So no function of the executive runs twice at once in one thread, except `on_signal`, which then only defers.
+ * - SIGSYS is never blocked while guest code runs, or the kernel kills the process. `sys_blocked`
+ *   says what the guest believes.
+ * - A signal that arrives in a stub is moved to an edge of the site. One that arrives in the
+ *   executive is *deferred*: kept in `deferred`, all signals blocked, `pending` raised, delivered
+ *   when the thread leaves the executive.
+ * - So no function of the executive runs twice at once in one thread, except `on_signal`, which
+ *   then only defers.
  */
 #ifndef BLOCK_H
 #define BLOCK_H
@@ -20,13 +24,15 @@
 #include "offsets.h"
 
 #define STACK_BYTES 32768
-/* Variables that nearly all processes write lie together, and the fronts of two tables behind them. */
+/* Variables that nearly all processes write lie together, and the fronts of two tables behind
+ * them. */
 #define HOT __attribute__((section(".hot,\"aw\",@nobits#")))
 #define HOT_LAST __attribute__((section(".hotlast,\"aw\",@nobits#")))
 #define FRAME_BYTES 16384
 /*
- * A block begins in the middle of a page. The other half, before it, is the end of its stack: most calls touch no other page.
- * The signal stack begins at the end of a page, so that a frame touches few.
+ * A block begins in the middle of a page. The other half, before it, is the end of its stack: most
+ * calls touch no other page. The signal stack begins at the end of a page, so that a frame touches
+ * few.
  */
 #define BLOCK_BEGINS 2048
 #define FIRST_STACK (STACK_BYTES + BLOCK_BEGINS)
@@ -86,7 +92,8 @@ struct block {
 };
 _Static_assert(sizeof(struct block) % 4096 == 0, "all blocks begin at one place of a page");
 _Static_assert(offset_of(struct block, path) == 4096 - BLOCK_BEGINS, "what each call uses lies in one page");
-_Static_assert((BLOCK_BEGINS + offset_of(struct block, next_stack)) % 4096 == 0, "a frame of a signal lies in one page");
+_Static_assert((BLOCK_BEGINS + offset_of(struct block, next_stack)) % 4096 == 0,
+    "a frame of a signal lies in one page");
 _Static_assert(offset_of(struct block, r15) == B_R15, "offsets.h");
 _Static_assert(offset_of(struct block, rip) == B_RIP, "offsets.h");
 _Static_assert(offset_of(struct block, pending) == B_PENDING, "offsets.h");
@@ -145,7 +152,8 @@ struct stub {
 #define STUB_REWRITTEN 1
 #define STUB_LEFT 2
 _Static_assert(sizeof(struct stub) == 128, "stubs are found by their address");
-/* Offsets in the code. It begins with what r11 = stub and a valid number in rax may use, and nobody else. */
+/* Offsets in the code. It begins with what r11 = stub and a valid number in rax may use, and
+ * nothing else. */
 #define STUB_SYSCALL 30 /* the syscall instruction */
 #define STUB_ENTRY 38   /* where calls of any number enter */
 extern u8 call_flags[MAX_CALLS];
@@ -170,13 +178,14 @@ void rewrite(struct stub *stub, u64 number);
 u64 edge_of_trampoline(u64 address);
 void forget_code(u64 address, u64 bytes);
 /*
- * A private read-execute mapping of a file, which may be rewritten: its identity (0: not known) and the offset of its begin.
- * Sites in it that are known to be worth it are rewritten.
+ * A private read-execute mapping of a file, which may be rewritten: its identity (0: not known) and
+ * the offset of its begin. Sites in it that are known to be worth it are rewritten.
  */
 void know_code(u64 begin, u64 end, u64 file, u64 offset);
 /* Does this with each such mapping: begin, end, file, offset. */
 void each_range(void (*use)(u64, u64, u64, u64));
-/* Between these two, by one thread that holds the lock of sites, code of one mapping is rewritten. 0: that fails. */
+/* Between these two, by one thread that holds the lock of sites, code of one mapping is
+ * rewritten. 0: that fails. */
 int open_code(u64 low, u64 high, u64 begin, u64 end);
 void close_code(void);
 /* A call at the site came by signal. */
@@ -212,7 +221,8 @@ extern u32 options;
 /* special.c */
 int special(struct block *block);
 void special_after(struct block *block);
-/* Whether the guest's string names its own executable in /proc, which is the executive's for the kernel. */
+/* Whether the guest's string names its own executable in /proc, which is the executive's for the
+ * kernel. */
 int is_own_executable(struct block *block, u64 path);
 
 /* time.c: ENTER_DONE, or ENTER_KERNEL with altered times */
@@ -227,7 +237,8 @@ int is_memory_file(i64 file);
 
 /* execve.c */
 extern char executable[4096]; /* path of the guest's program */
-/* The process is about to become this user, who must be able to attach the shared memory after exec. */
+/* The process is about to become this user, who must be able to attach the shared memory after
+ * exec. */
 void share_with(u32 user);
 i64 do_execve(struct block *block, i64 directory, u64 path, u64 arguments, u64 environment, u64 flags);
 

@@ -1,4 +1,5 @@
-/* Programs: what execve checks, and the mapping of an ELF file and its interpreter as the kernel does it. */
+/* Programs: what execve checks, and the mapping of an ELF file and its interpreter as the kernel
+ * does it. */
 #include "block.h"
 
 #define MAX_HEADERS 64

@@ -1,6 +1,7 @@
 /*
- * What a guest may not do: calls that would unmap, replace, alias or alter the executive's memory, take its means away
- * (dispatch, the gs base), or pass by it (io_uring). Stores by the guest's own instructions are not stopped.
+ * What a guest may not do: calls that would unmap, replace, alias or alter the executive's memory,
+ * take its means away (dispatch, the gs base), or pass by it (io_uring). Stores by the guest's own
+ * instructions are not stopped.
  */
 #include "block.h"
 #include "../include/orbit_hijack.h"

@@ -1,7 +1,8 @@
 /*
- * Virtual signals. The kernel's handler is always `on_signal`, on a stack of our own, with all signals blocked; the
- * guest's actions are in its action table. A signal that may be delivered at once is turned into the frame that the
- * kernel would have made on the guest's stack. One that arrives in the executive is deferred to its exit.
+ * Virtual signals. The kernel's handler is always `on_signal`, on a stack of our own, with all
+ * signals blocked; the guest's actions are in its action table. A signal that may be delivered at
+ * once is turned into the frame that the kernel would have made on the guest's stack. One that
+ * arrives in the executive is deferred to its exit.
  */
 #include "block.h"
 
@@ -20,7 +21,7 @@ i64 set_kernel_action(u32 signal, u64 handler, u64 flags, u64 mask) {
     return SYS4(__NR_rt_sigaction, signal, &action, NULL, 8);
 }
 
-/* Restarted: ticks and stops come by SIGSYS too, and should end no call that can go on. */
+/* Restarted: ticks and stops come by SIGSYS too, and should end no call that can continue. */
 void catch_dispatch(void) {
     set_kernel_action(SIGSYS, (u64)on_signal, SA_SIGINFO | SA_ONSTACK | SA_RESTART, ALL_SIGNALS);
 }
@@ -50,8 +51,8 @@ static void perform_default(u32 signal, struct frame *frame) {
 }
 
 /*
- * `frame` holds the guest's registers and mask at the signal. Turns it into the start of the guest's handler, with
- * the frame for it on the guest's stack.
+ * `frame` holds the guest's registers and mask at the signal. Turns it into the start of the
+ * guest's handler, with the frame for it on the guest's stack.
  */
 static void deliver(struct block *block, u32 signal, struct frame *frame) {
     struct context *context = &frame->context;
@@ -96,15 +97,18 @@ static void deliver(struct block *block, u32 signal, struct frame *frame) {
     context->vector_state = 0;
 }
 
-/* What stays open while a signal is deferred: without it a fault of the policy object, or its limit, would kill. */
+/* What stays open while a signal is deferred: without it a fault of the policy object, or its
+ * limit, would kill. */
 static u64 open_in_executive(struct block *block) {
     return (has_object ? FAULT_MASK | bit(SIGSYS) : 0) | (block->stepping ? bit(SIGTRAP) : 0);
 }
 
-/* Keeps the signal until the thread leaves the executive, which goes on with all signals blocked. */
+/* Keeps the signal until the thread leaves the executive, which continues with all signals
+ * blocked. */
 static void defer(struct block *block, u32 signal, struct frame *frame) {
     if (block->pending) {
-        /* One is kept already. Events come again; a signal that another process sent waits in the kernel. */
+        /* One is kept already. Events come again; a signal that another process sent waits in
+         * the kernel. */
         if (signal > SIGNAL_LIMIT) return;
         frame->context.mask |= bit(signal);
         SYS4(__NR_rt_tgsigqueueinfo, block->pid, block->tid, signal, &frame->info);
@@ -178,7 +182,8 @@ void abort_call(struct block *block) {
 
 #define IN_EXECUTIVE (~0ul) /* no address of an instruction; 0 is one, of a guest that calls a null pointer */
 
-/* Moves an address in a stub to the edge of the site that means the same; IN_EXECUTIVE if there is none. */
+/* Moves an address in a stub to the edge of the site that means the same; IN_EXECUTIVE if there
+ * is none. */
 static u64 edge(u64 rip, u64 r11) {
     struct stub *stub = stub_at(rip);
     if (stub) return (rip & 127) > STUB_SYSCALL && (rip & 127) < STUB_ENTRY ? stub->back : stub->site;
@@ -200,8 +205,9 @@ static int leaves_object(struct block *block, int signal, const struct signal_in
 }
 
 /*
- * The kernel drops the SIGSYS of a dispatched call if another SIGSYS is pending already. Then the thread stands behind
- * the syscall instruction with the registers that it leaves, and no call was made.
+ * The kernel drops the SIGSYS of a dispatched call if another SIGSYS is pending already. Then the
+ * thread stands behind the syscall instruction with the registers that it leaves, and no call was
+ * made.
  */
 static int lost_dispatch(const struct context *context) {
     u16 instruction;
@@ -284,7 +290,8 @@ i64 do_sigaction(struct block *block) {
     if (block->rsi) {
         if (signal == SIGKILL || signal == SIGSTOP) return -EINVAL;
         fresh.mask &= ~(bit(SIGKILL) | bit(SIGSTOP));
-        /* First the table: the signal may come at once. Blocked until both agree, unless they hold no handler. */
+        /* First the table: the signal may come at once. Blocked until both agree, unless they
+         * hold no handler. */
         u64 all = ALL_SIGNALS, before;
         SYS4(__NR_rt_sigprocmask, SIG_SETMASK, &all, &before, 8);
         block->table->actions[signal] = fresh;

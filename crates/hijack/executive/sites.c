@@ -1,7 +1,7 @@
 /*
- * Stubs. A site's first call comes by SIGSYS and makes its stub; later ones come by SIGSYS again, or by the jump
- * that `rewrite` put there. A stub counts the call and makes it with the guest's registers live, or enters the
- * executive where `call_flags` says so.
+ * Stubs. A site's first call comes by SIGSYS and makes its stub; later ones come by SIGSYS again,
+ * or by the jump that `rewrite` put there. A stub counts the call and makes it with the guest's
+ * registers live, or enters the executive where `call_flags` says so.
  */
 #include "block.h"
 

@@ -1,6 +1,6 @@
 /*
- * The beginning of every guest: attach the shared memory, resolve scripts, map program and interpreter, lay out the
- * stack that the kernel would have made, arm dispatch, jump.
+ * The beginning of every guest: attach the shared memory, resolve scripts, map program and
+ * interpreter, lay out the stack that the kernel would have made, arm dispatch, jump.
  */
 #include "block.h"
 
@@ -25,7 +25,8 @@ static u64 number_of(const char *text) {
     return value;
 }
 
-/* Without the host's memory (the host and all other guests have ended) guests run on, neither traced nor ruled. */
+/* Without the host's memory (the host and all other guests have ended) guests run on, neither
+ * traced nor ruled. */
 static void attach(const char *id) {
     append_string(shared_id, id, sizeof shared_id);
     shared_number = number_of(id);
@@ -151,7 +152,8 @@ static void set_executable(i64 file) {
 #define S_ISUID 04000
 #define S_ISGID_RUN 02010
 
-/* The kernel gives a program's user and group to who execs it; the executive cannot, and says how often. */
+/* The kernel gives a program's user and group to who execs it; the executive cannot, and says
+ * how often. */
 static void count_rights(i64 file) {
     u32 about[36]; /* struct stat: mode at 24, user, group */
     if (SYS2(__NR_fstat, file, about)) return;
@@ -168,7 +170,8 @@ static void set_thread_name(const char *path) {
     SYS2(__NR_prctl, PR_SET_NAME, name);
 }
 
-/* Signals that are ignored stay so over exec. `known`: ",MASK" of them, by an executive that execs; else empty. */
+/* Signals that are ignored stay so over exec. `known`: ",MASK" of them, by an executive that
+ * execs; else empty. */
 static void read_actions(struct action_table *table, const char *known) {
     if (*known) {
         u64 ignored = number_of(known + 1);

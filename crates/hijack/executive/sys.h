@@ -60,14 +60,15 @@ char *append_string(char *to, const char *from, u64 limit);
 __attribute__((noreturn)) void die(const char *text, const char *detail, i64 error);
 
 /*
- * Copies from and to memory of the guest whose pointers may be wrong. The kernel does the copying, so a wrong pointer
- * costs no fault. Returns 0, or -EFAULT if not all bytes could be copied.
+ * Copies from and to memory of the guest whose pointers may be wrong. The kernel does the copying,
+ * so a wrong pointer costs no fault. Returns 0, or -EFAULT if not all bytes could be copied.
  */
 i64 copy_in(void *to, u64 from, u64 bytes);
 i64 copy_out(u64 to, const void *from, u64 bytes);
 /* Copies as much as is readable, up to `bytes`; returns the number of bytes. */
 i64 copy_some(void *to, u64 from, u64 bytes);
-/* Copies a string with its zero byte. Returns its length, -EFAULT, or -ENAMETOOLONG if `limit` bytes hold no zero. */
+/* Copies a string with its zero byte. Returns its length, -EFAULT, or -ENAMETOOLONG if `limit`
+ * bytes hold no zero. */
 i64 copy_string(char *to, u64 from, u64 limit);
 
 #endif

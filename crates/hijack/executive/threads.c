@@ -1,6 +1,6 @@
 /*
- * Threads and processes. A block is taken before the clone, with all signals blocked; the child finds its gs base set
- * by its first instruction, arms dispatch, and only then runs guest code.
+ * Threads and processes. A block is taken before the clone, with all signals blocked; the child
+ * finds its gs base set by its first instruction, arms dispatch, and only then runs guest code.
  */
 #include "block.h"
 
@@ -177,7 +177,8 @@ i64 clone_thread(struct block *block, i64 number) {
     u64 all = ALL_SIGNALS, before;
     SYS4(__NR_rt_sigprocmask, SIG_SETMASK, &all, &before, 8);
     if (block->pending) {
-        /* A signal came first, and the mask before it is in its frame. The kernel would restart the call. */
+        /* A signal came first, and the mask before it is in its frame. The kernel would restart
+         * the call. */
         struct frame *frame = (struct frame *)(block->deferred + 56);
         before = frame->context.mask;
     }

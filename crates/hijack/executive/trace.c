@@ -237,5 +237,6 @@ void close_slots(struct block *block) {
     close_slot(block);
     /* Other threads may count a call or two more in a slot that is another's by then. */
     for (u32 i = 0; i < limit; i++)
-        if (shared->slots[i].pid == block->pid && shared->slots[i].state == SLOT_USED) shared->slots[i].state = SLOT_FREE;
+        if (shared->slots[i].pid == block->pid && shared->slots[i].state == SLOT_USED)
+            shared->slots[i].state = SLOT_FREE;
 }

@@ -1,8 +1,8 @@
-//! The host's thread that guests need while they run: it answers their questions, and ends functions of the policy
-//! object that take too much CPU time.
+//! The host's thread that guests need while they run: it answers their questions, and ends
+//! functions of the policy object that take too much CPU time.
 //!
-//! It trusts nothing that guests write: a question is copied, and a signal goes only to threads whose executable is the
-//! executive of this session.
+//! It trusts nothing that guests write: a question is copied, and a signal goes only to threads
+//! whose executable is the executive of this session.
 
 use crate::calls;
 use crate::control::Registers;
@@ -52,7 +52,8 @@ pub struct Question {
     pub arguments: [u64; 6],
     /// Address of the syscall instruction.
     pub site: u64,
-    /// Registers of the guest at the call; `rip` is where it continues, rcx, r11 and the flags are not kept.
+    /// Registers of the guest at the call; `rip` is where it continues, rcx, r11 and the flags are
+    /// not kept.
     #[serde(skip)]
     pub registers: Registers,
     /// The call's first path, at most 255 bytes of it; empty: it has none.
@@ -142,24 +143,27 @@ impl Program {
 /// `None`: no answer. It takes not much longer than the time given.
 type Function = dyn FnMut(&Question, Duration) -> Option<Answer> + Send;
 
-/// A function that decides about calls. It runs on a thread of the host, one question at a time; the guest waits.
+/// A function that decides about calls. It runs on a thread of the host, one question at a time;
+/// the guest waits.
 #[derive(Clone)]
 pub struct Decider(Arc<Mutex<Function>>);
 
 impl Decider {
-    /// From a function. It may ask an orbit, or whatever else; a guest waits for `Options::ask_limit`.
+    /// From a function. It may ask an orbit, or whatever else; a guest waits for
+    /// `Options::ask_limit`.
     pub fn new(mut decide: impl FnMut(&Question) -> Answer + Send + 'static) -> Decider {
         Decider::bounded(move |question: &Question, _| Some(decide(question)))
     }
 
-    /// From a function that gets the time a guest waits, takes not much longer, and returns `None` where it has no answer.
+    /// From a function that gets the time a guest waits, takes not much longer, and returns `None`
+    /// where it has no answer.
     pub fn bounded(decide: impl FnMut(&Question, Duration) -> Option<Answer> + Send + 'static) -> Decider {
         Decider(Arc::new(Mutex::new(decide)))
     }
 
-    /// A program, started by the shell, that gets each question as a line of JSON and answers by a line: `pass`, a
-    /// number, or the name of an error. Its end, an answer that makes no sense, and one that is not there within
-    /// `Options::ask_limit`, let the call pass and count as no answer.
+    /// A program, started by the shell, that gets each question as a line of JSON and answers by a
+    /// line: `pass`, a number, or the name of an error. Its end, an answer that makes no sense, and
+    /// one that is not there within `Options::ask_limit`, let the call pass and count as no answer.
     ///
     /// # Errors
     /// Those of starting it.
@@ -284,14 +288,16 @@ impl Work {
         };
         raw.verdict.store(verdict, Ordering::Relaxed);
         raw.result.store(result as u64, Ordering::Relaxed);
-        // The state has the question's number: a later question in the same place takes no answer of an earlier one.
+        // The state has the question's number: a later question in the same place takes no answer
+        // of an earlier one.
         let answered = state & !3 | ANSWERED;
         if raw.state.compare_exchange(state, answered, Ordering::AcqRel, Ordering::Relaxed).is_ok() {
             futex::wake(&raw.state, i32::MAX);
         }
     }
 
-    /// Ends functions of the policy object whose thread used more CPU time than the limit since they were seen first.
+    /// Ends functions of the policy object whose thread used more CPU time than the limit since
+    /// they were seen first.
     fn check_limits(&mut self) {
         for slot in 0..self.memory.slot_limit() {
             let busy = self.memory.inspection(slot).busy.load(Ordering::Relaxed);
@@ -308,7 +314,8 @@ impl Work {
             } else if u128::from(used.saturating_sub(running.began)) >= self.limit.as_nanos()
                 && is_guest(pid, tid, self.image)
             {
-                // A thread that has ended meanwhile needs no signal; one that missed it gets the next.
+                // A thread that has ended meanwhile needs no signal; one that missed it gets the
+                // next.
                 let _ = signals::queue_to_thread(pid as i32, tid as i32, libc::SIGSYS, VALUE_LIMIT);
             }
         }
@@ -344,7 +351,8 @@ fn cpu_ns(pid: u32, tid: u32) -> Option<u64> {
     text.split(' ').next()?.parse().ok()
 }
 
-/// Whether the thread runs the executive that has this device and inode. Guests could name any thread of the user.
+/// Whether the thread runs the executive that has this device and inode. Guests could name any
+/// thread of the user.
 pub(crate) fn is_guest(pid: u32, tid: u32, image: (u64, u64)) -> bool {
     let about = std::fs::metadata(format!("/proc/{pid}/task/{tid}/exe"));
     about.is_ok_and(|about| (about.dev(), about.ino()) == image)

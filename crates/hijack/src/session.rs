@@ -26,8 +26,8 @@ use std::time::{Duration, Instant};
 
 pub(crate) static EXECUTIVE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/executive"));
 
-/// A site is rewritten when it was trapped this often: two changes of protection and a look at the mappings cost some
-/// ten traps.
+/// A site is rewritten when it was trapped this often: two changes of protection and a look at the
+/// mappings cost some ten traps.
 const REWRITE_AT: u32 = 4;
 /// Longest sleep between two readings of the rings.
 const NAP: Duration = Duration::from_millis(5);
@@ -60,7 +60,8 @@ pub struct Options {
     pub share: Vec<u8>,
     /// What becomes of a process whose policy object faults or loops.
     pub on_object_failure: OnFailure,
-    /// CPU time that one function of the policy object may take. `None`: 100 ms. Checked each 20 ms.
+    /// CPU time that one function of the policy object may take. `None`: 100 ms. Checked each 20
+    /// ms.
     pub object_limit: Option<Duration>,
     /// Answers the questions of `ask` rules and of the policy object.
     pub decider: Option<Decider>,
@@ -72,8 +73,8 @@ pub struct Options {
     pub on_no_answer: OnFailure,
 }
 
-/// What becomes of a process whose policy object faults or uses more CPU time than its limit, or whose question has no
-/// answer. Each is counted.
+/// What becomes of a process whose policy object faults or uses more CPU time than its limit, or
+/// whose question has no answer. Each is counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnFailure {
     /// The call passes; a policy object is not asked again in this process.
@@ -113,9 +114,9 @@ pub struct Outcome {
     pub deferred_signals: u64,
     /// Signals given to handlers of guests.
     pub delivered_signals: u64,
-    /// Calls by the 32-bit interface, refused.
+    /// Calls by the 32-bit interface, rejected.
     pub compat_calls: u64,
-    /// Calls refused since they named the executive's memory or means.
+    /// Calls rejected since they named the executive's memory or means.
     pub refused: u64,
     /// Records that did not fit.
     pub lost: u64,
@@ -127,26 +128,31 @@ pub struct Outcome {
     pub object_loops: u64,
     /// Questions to the decider.
     pub asked: u64,
-    /// Of these, the ones without an answer in time, or with one that makes no sense. Their calls passed.
+    /// Of these, the ones without an answer in time, or with one that makes no sense. Their calls
+    /// passed.
     pub unanswered: u64,
-    /// Programs that would have got the rights of another user or group (setuid, setgid), and ran without.
+    /// Programs that would have got the rights of another user or group (setuid, setgid), and ran
+    /// without.
     pub setuid: u64,
     /// For each rule: its text, how often it matched, how often it acted.
     pub rules: Vec<(String, u64, u64)>,
 }
 
 impl Session {
-    /// Starts a program under the executive. Its descriptors, environment and working directory are this process'.
+    /// Starts a program under the executive. Its descriptors, environment and working directory are
+    /// this process'.
     ///
     /// `arguments[0]` is the program: a path, or a name that is searched in `PATH`.
     ///
     /// # Errors
-    /// A sentence in an `io::Error`: no such program, dispatch or System V shared memory not available.
+    /// A sentence in an `io::Error`: no such program, dispatch or System V shared memory not
+    /// available.
     pub fn start(options: &Options, arguments: &[OsString]) -> io::Result<Session> {
         Session::start_with(options, arguments, |_| ())
     }
 
-    /// As [`Session::start`]; `configure` may set descriptors 0 to 2, the environment and the working directory.
+    /// As [`Session::start`]; `configure` may set descriptors 0 to 2, the environment and the
+    /// working directory.
     ///
     /// # Errors
     /// As [`Session::start`].
@@ -190,8 +196,8 @@ impl Session {
         let program_fd = file.as_raw_fd();
         let mut command = Command::new(format!("/proc/self/fd/{}", image.as_raw_fd()));
         command.arg0("hijack").arg(memory.id().to_string()).arg(program_fd.to_string()).arg(&path).args(arguments);
-        // SAFETY: the closure makes two system calls, on a descriptor that is open in the child and its own mask. A
-        // stop that comes before the executive has its handler waits.
+        // SAFETY: the closure makes two system calls, on a descriptor that is open in the child and
+        // its own mask. A stop that comes before the executive has its handler waits.
         unsafe {
             command.pre_exec(move || {
                 signals::Set::of([libc::SIGSYS]).block();
@@ -224,8 +230,8 @@ impl Session {
         self.child.stdout.take()
     }
 
-    /// Follows the guest and all its descendants to their ends; gives each event to `sink` as it comes. Without a trace
-    /// the first process' end is the end.
+    /// Follows the guest and all its descendants to their ends; gives each event to `sink` as it
+    /// comes. Without a trace the first process' end is the end.
     ///
     /// # Errors
     /// Those of waiting, and of `sink`, which end the following but not the guest.
@@ -254,8 +260,8 @@ impl Session {
         }
     }
 
-    /// Waits for the end of the guest's first process, at most for `limit`; false: it runs on. For a session without a
-    /// trace.
+    /// Waits for the end of the guest's first process, at most for `limit`; false: it runs on. For
+    /// a session without a trace.
     ///
     /// # Errors
     /// Those of waiting.
@@ -274,7 +280,8 @@ impl Session {
         Ok(true)
     }
 
-    /// The 64 KiB that policy objects and the host share (`orbit_executive.share`). Guests can write all of it.
+    /// The 64 KiB that policy objects and the host share (`orbit_executive.share`). Guests can
+    /// write all of it.
     pub fn share(&self) -> &[AtomicU8] {
         self.memory.share()
     }

@@ -1,6 +1,7 @@
 //! The memory that host and guests share: the layout of `executive/abi.h`.
 //!
-//! Guests can write any of it at any time, so it is read by volatile loads only, once, and every value is checked.
+//! Guests can write any of it at any time, so it is read by volatile loads only, once, and every
+//! value is checked.
 
 use orbit_linux::segment::Segment;
 use std::io;
@@ -79,7 +80,8 @@ pub(crate) struct Rule {
     pub text: [u8; PATTERN_BYTES],
 }
 
-/// One thread of a guest and its ring. The guest writes all but `tail`, and `state` together with the host.
+/// One thread of a guest and its ring. The guest writes all but `tail`, and `state` together with
+/// the host.
 #[repr(C)]
 pub(crate) struct Slot {
     pub state: AtomicU32,
@@ -96,8 +98,8 @@ pub(crate) struct Slot {
 impl Slot {
     /// The low half of `tail`, on which a thread sleeps whose ring is full.
     pub fn tail_word(&self) -> &AtomicU32 {
-        // SAFETY: the first four bytes of a live, aligned u64, which is accessed atomically only; the kernel compares
-        // the word, and nobody else accesses it at this width.
+        // SAFETY: the first four bytes of a live, aligned u64, which is accessed atomically only;
+        // the kernel compares the word, and nothing else accesses it at this width.
         unsafe { &*(&raw const self.tail).cast::<AtomicU32>() }
     }
 }
@@ -202,15 +204,16 @@ pub(crate) struct Memory {
 }
 
 impl Memory {
-    /// Makes the segment; `fill` sets what guests only read, before any guest has it. `object` is the image of the
-    /// policy object, at most `OBJECT_LIMIT` bytes.
+    /// Makes the segment; `fill` sets what guests only read, before any guest has it. `object` is
+    /// the image of the policy object, at most `OBJECT_LIMIT` bytes.
     pub fn create(object: &[u8], fill: impl FnOnce(&mut Shared)) -> io::Result<Memory> {
         assert!(object.len() <= OBJECT_LIMIT);
         let segment = Segment::create(OBJECT_OFFSET + OBJECT_LIMIT)?;
-        // SAFETY: the segment ends with OBJECT_LIMIT bytes for the image, and nobody else has attached it yet.
+        // SAFETY: the segment ends with OBJECT_LIMIT bytes for the image, and nothing else has
+        // attached it yet.
         unsafe { segment.as_ptr().add(OBJECT_OFFSET).copy_from_nonoverlapping(object.as_ptr(), object.len()) };
-        // SAFETY: the segment is zeroed, aligned to pages, larger than `Shared`, and nobody else has attached it yet;
-        // zeroes are valid for every field.
+        // SAFETY: the segment is zeroed, aligned to pages, larger than `Shared`, and nothing else
+        // has attached it yet; zeroes are valid for every field.
         fill(unsafe { &mut *segment.as_ptr().cast::<Shared>() });
         Ok(Memory { segment })
     }
@@ -222,8 +225,8 @@ impl Memory {
     /// Calls by number, of all threads that were and are.
     pub fn counts(&self) -> [u64; MAX_CALLS] {
         let limit = self.slot_limit();
-        // SAFETY: the counters lie in the segment, between the structure and the rings; they are aligned, and guests
-        // write them by single stores.
+        // SAFETY: the counters lie in the segment, between the structure and the rings; they are
+        // aligned, and guests write them by single stores.
         let slots: &[[AtomicU64; MAX_CALLS]] =
             unsafe { std::slice::from_raw_parts(self.segment.as_ptr().add(COUNTS_OFFSET).cast(), limit) };
         let all = || slots.iter().chain(std::iter::once(&self.shared().counts));
@@ -249,7 +252,8 @@ impl Memory {
     /// How often rule `index` matched and acted.
     pub fn rule_counts(&self, index: usize) -> (u64, u64) {
         let rule = &raw const self.shared().rules[index];
-        // SAFETY: the rule lies in the segment; guests change the two words meanwhile, hence volatile.
+        // SAFETY: the rule lies in the segment; guests change the two words meanwhile, hence
+        // volatile.
         unsafe { ((&raw const (*rule).matched).read_volatile(), (&raw const (*rule).applied).read_volatile()) }
     }
 
@@ -258,8 +262,8 @@ impl Memory {
         assert!(slot < MAX_SLOTS && to.len() <= RING_BYTES);
         let within = (at % RING_BYTES as u64) as usize;
         let first = to.len().min(RING_BYTES - within);
-        // SAFETY: the ring lies in the segment, checked above; both parts lie in the ring. Guests may write it
-        // meanwhile; bytes have no invalid values, and the caller checks them.
+        // SAFETY: the ring lies in the segment, checked above; both parts lie in the ring. Guests
+        // may write it meanwhile; bytes have no invalid values, and the caller checks them.
         unsafe {
             let ring = self.segment.as_ptr().add(RINGS_OFFSET + slot * RING_BYTES).cast_const();
             std::ptr::copy_nonoverlapping(ring.add(within), to.as_mut_ptr(), first);
@@ -281,13 +285,15 @@ impl Memory {
     }
 
     fn extension(&self) -> &Extension {
-        // SAFETY: the extension lies in the segment, page-aligned, and all that is read of it are atomics.
+        // SAFETY: the extension lies in the segment, page-aligned, and all that is read of it are
+        // atomics.
         unsafe { &*self.segment.as_ptr().add(EXTENSION_OFFSET).cast::<Extension>() }
     }
 
     fn shared(&self) -> &Shared {
-        // SAFETY: the segment is attached as long as `self` is, aligned and large enough. What guests write is reached
-        // through atomics; plain fields are read by `rule_counts` only, volatile.
+        // SAFETY: the segment is attached as long as `self` is, aligned and large enough. What
+        // guests write is reached through atomics; plain fields are read by `rule_counts` only,
+        // volatile.
         unsafe { &*self.segment.as_ptr().cast::<Shared>() }
     }
 }

@@ -1,4 +1,5 @@
-//! A campaign finds the call whose fault crashes, hangs or falsifies a program, and passes over those that it handles.
+//! A campaign finds the call whose fault crashes, hangs or falsifies a program, and passes over
+//! those that it handles.
 
 mod common;
 use common::guest;

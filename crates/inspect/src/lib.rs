@@ -42,7 +42,8 @@ pub use maps::{Mapping, Maps};
 pub use memory::Memory;
 
 /// How sure a statement about another process is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, serde::Deserialize, serde::Serialize)]
+#[serde(rename_all = "lowercase")]
 pub enum Sure {
     /// Found by a rule of thumb; may be wrong.
     Guess,

@@ -1,4 +1,5 @@
-/* Logged calls that are more than a system call: clocks (answered without the kernel), sleeps, children. */
+/* Logged calls that are more than a system call: clocks (answered without the kernel), sleeps,
+ * children. */
 #include "own.h"
 #include <dlfcn.h>
 #include <errno.h>
@@ -11,7 +12,8 @@
 static __attribute__((noinline)) int logged_clock(clockid_t clock, struct timespec *to)
 {
     struct keep_call call = {
-        .log_nr = SYS_clock_gettime, .fd = clock, .fill = FILL_ALL, .is_fresh = 1, .outs = 1, .out = {{to, sizeof *to}}};
+        .log_nr = SYS_clock_gettime, .fd = clock, .fill = FILL_ALL, .is_fresh = 1, .outs = 1,
+            .out = {{to, sizeof *to}}};
     long ret;
     if (keep_begin(&call, &ret))
         return (int)ret;
@@ -59,7 +61,8 @@ static int answer(struct keep_call *call)
 /* A sleep is logged too: a replay must not sleep again. */
 EXPORT int nanosleep(const struct timespec *length, struct timespec *left)
 {
-    return answer(&(struct keep_call){.nr = SYS_nanosleep, .log_nr = SYS_nanosleep, .arg = {(long)length, (long)left}, .is_fresh = 1});
+    return answer(&(struct keep_call){.nr = SYS_nanosleep, .log_nr = SYS_nanosleep,
+        .arg = {(long)length, (long)left}, .is_fresh = 1});
 }
 
 EXPORT int usleep(useconds_t us)
@@ -77,7 +80,8 @@ EXPORT unsigned sleep(unsigned seconds)
 EXPORT int getrusage(__rusage_who_t whose, struct rusage *to)
 {
     return answer(&(struct keep_call){
-        .nr = SYS_getrusage, .log_nr = SYS_getrusage, .fd = whose, .arg = {whose, (long)to}, .fill = FILL_ALL, .is_fresh = 1, .outs = 1, .out = {{to, sizeof *to}}});
+        .nr = SYS_getrusage, .log_nr = SYS_getrusage, .fd = whose, .arg = {whose, (long)to}, .fill = FILL_ALL,
+            .is_fresh = 1, .outs = 1, .out = {{to, sizeof *to}}});
 }
 
 EXPORT int kill(pid_t pid, int sig)
@@ -117,7 +121,8 @@ EXPORT pid_t vfork(void)
 
 EXPORT pid_t wait4(pid_t pid, int *status, int options, struct rusage *usage)
 {
-    struct keep_call call = {.nr = SYS_wait4, .log_nr = SYS_wait4, .fd = pid, .arg = {pid, (long)status, options, (long)usage}, .fill = FILL_ALL};
+    struct keep_call call = {.nr = SYS_wait4, .log_nr = SYS_wait4, .fd = pid,
+        .arg = {pid, (long)status, options, (long)usage}, .fill = FILL_ALL};
     if (status)
         call.out[call.outs++] = (struct keep_out){status, sizeof *status};
     if (usage)

@@ -1,8 +1,10 @@
-//! Checkpoints before they are due, so that a crash under load has little to replay: as many as cost the program a bounded share of its time.
+//! Checkpoints before they are due, so that a crash under load has little to replay: as many as
+//! cost the program a bounded share of its time.
 
 use std::time::{Duration, Instant};
 
-/// Bytes of the log since the newest checkpoint that are worth an early one: some 4,000 calls, 3 ms to replay.
+/// Bytes of the log since the newest checkpoint that are worth an early one: some 4,000 calls, 3 ms
+/// to replay.
 pub(crate) const LEAST_REPLAYED: u64 = 256 << 10;
 /// Early checkpoints cost one part in so many.
 const SHARE: u32 = 64;
@@ -16,8 +18,8 @@ pub(crate) struct Early {
 }
 
 impl Early {
-    /// A checkpoint of so many pages kept the keeper busy for `took` until `now`. That counts whole, since the program, or who asks it, may have needed that
-    /// processor.
+    /// A checkpoint of so many pages kept the keeper busy for `took` until `now`. That counts
+    /// whole, since the program, or who asks it, may have needed that processor.
     pub fn taken(&mut self, took: Duration, pages: usize, now: Instant) {
         let pages = u32::try_from(pages).unwrap_or(u32::MAX);
         let cost = took.saturating_add(FIRST_WRITE.saturating_mul(pages));

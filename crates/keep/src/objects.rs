@@ -1,6 +1,8 @@
-//! What the kernel holds for the whole program beside memory and files: signal actions, timers, limits, and the like.
+//! What the kernel holds for the whole program beside memory and files: signal actions, timers,
+//! limits, and the like.
 //!
-//! Most of it is asked for and put back by calls in the program, in one batch each ([`graft::Batch`]).
+//! Most of it is asked for and put back by calls in the program, in one batch each
+//! ([`graft::Batch`]).
 
 use crate::error::Error;
 use crate::outside::{Outside, Timer};
@@ -36,8 +38,8 @@ const SIGINFO_BYTES: usize = 128;
 
 /// `PR_TIMER_CREATE_RESTORE_IDS`, Linux 6.15: timers get the number that is asked for.
 const TIMER_IDS: u64 = 77;
-/// Settings of a process that a call answers: number of the call, its arguments, and the calls that set it (the value is the second argument of
-/// `prctl`, the first of others).
+/// Settings of a process that a call answers: number of the call, its arguments, and the calls that
+/// set it (the value is the second argument of `prctl`, the first of others).
 const SETTINGS: [(&str, i64, u64, Option<u64>); 6] = [
     ("dumpable", libc::SYS_prctl, libc::PR_GET_DUMPABLE as u64, Some(libc::PR_SET_DUMPABLE as u64)),
     ("the kept capabilities", libc::SYS_prctl, libc::PR_GET_KEEPCAPS as u64, Some(libc::PR_SET_KEEPCAPS as u64)),
@@ -295,7 +297,8 @@ impl Objects {
     }
 }
 
-/// Whether a signal was sent by the program itself, or by a timer of its own: then it will be again.
+/// Whether a signal was sent by the program itself, or by a timer of its own: then it will be
+/// again.
 fn is_of_itself(info: &[u64; 16], own: u64) -> bool {
     // signal, errno; code; then the sender's number.
     let code = info[1] as u32 as i32;

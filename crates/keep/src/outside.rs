@@ -1,4 +1,5 @@
-//! What the kernel holds for the whole program and shows in `/proc`: timers, limits, rights and the like. Needs no tracer.
+//! What the kernel holds for the whole program and shows in `/proc`: timers, limits, rights and the
+//! like. Needs no tracer.
 
 use orbit_linux::{procfs, rlimit};
 use std::collections::BTreeSet;

@@ -1,4 +1,5 @@
-//! The stack of a crash: copied before the rollback, unwound and named after it, in a thread of its own.
+//! The stack of a crash: copied before the rollback, unwound and named after it, in a thread of its
+//! own.
 
 use crate::report::{Event, Reporter};
 use crate::shared::CrashReport;
@@ -7,7 +8,8 @@ use orbit_linux::sched;
 use std::sync::mpsc::{SyncSender, TrySendError, sync_channel};
 use std::time::{Duration, Instant};
 
-/// How long the stack of a crash at the same instruction is not taken again: a program that crashes without end is not slowed down.
+/// How long the stack of a crash at the same instruction is not taken again: a program that crashes
+/// without end is not slowed down.
 const SAME: Duration = Duration::from_secs(1);
 /// Niceness of the thread that names stacks.
 const LEAST_EAGER: i32 = 19;

@@ -1,8 +1,11 @@
-//! Copies of written pages that the stopped program makes itself: two to four times faster than another process can read them.
+//! Copies of written pages that the stopped program makes itself: two to four times faster than
+//! another process can read them.
 //!
-//! A file of ours is mapped into the program once: a page of code, a list of addresses, room for pages. In the pause one thread of the program runs the
-//! code from the list's begin on, and the keeper reads pages from its end on, until they meet. After the pause what the program has copied is
-//! taken out. Memory here is as exposed to a wild write of the program as its log is, and only for that time.
+//! A file of ours is mapped into the program once: a page of code, a list of addresses, room for
+//! pages. In the pause one thread of the program runs the code from the list's begin on, and the
+//! keeper reads pages from its end on, until they meet. After the pause what the program has copied
+//! is taken out. Memory here is as exposed to a wild write of the program as its log is, and only
+//! for that time.
 
 use crate::capture::Tracker;
 use crate::error::Error;
@@ -27,7 +30,8 @@ const LIST: usize = 2 * PAGE as usize;
 const PAGES: usize = LIST + ((ROOM + 1) * 8).next_multiple_of(PAGE as usize);
 const LEN: usize = PAGES + ROOM * PAGE as usize;
 
-/// Copies the page at each address of the list at `rdx`, which ends with 0, to `rdi` and on; notes at `r9` how far it is. See [`Leaf`].
+/// Copies the page at each address of the list at `rdx`, which ends with 0, to `rdi` and on; notes
+/// at `r9` how far it is. See [`Leaf`].
 const CODE: [u8; 40] = [
     0x48, 0x8b, 0x32, // next: mov (%rdx),%rsi
     0x48, 0x8d, 0x52, 0x08, // lea 8(%rdx),%rdx
@@ -86,7 +90,8 @@ impl Staging {
 
     fn word(&self, at: usize) -> &AtomicU64 {
         assert!(at.is_multiple_of(8) && at < PAGES, "words stand before the pages");
-        // SAFETY: aligned and within the live mapping; the program may write it at any time, so it is an atomic.
+        // SAFETY: aligned and within the live mapping; the program may write it at any time, so it
+        // is an atomic.
         unsafe { &*self.map.as_ptr().add(at).cast() }
     }
 
@@ -150,8 +155,9 @@ impl Staging {
         let Copied { addresses, staged, read } = copied;
         let mut pages = pool.take(staged);
         for (index, page) in pages.iter_mut().enumerate() {
-            // SAFETY: page `index` of the mapping, below ROOM, and a page of our own. The program could write the former meanwhile: it is memory of
-            // another process to us, of which any bytes are a value, read by a copy that no reference stands for.
+            // SAFETY: page `index` of the mapping, below ROOM, and a page of our own. The program
+            // could write the former meanwhile: it is memory of another process to us, of which any
+            // bytes are a value, read by a copy that no reference stands for.
             unsafe {
                 let from = self.map.as_ptr().add(PAGES + index * PAGE as usize);
                 std::ptr::copy_nonoverlapping(from, page.as_mut_ptr(), PAGE as usize);
@@ -161,7 +167,8 @@ impl Staging {
     }
 }
 
-/// Copies pages of the stopped program, those that it may read itself and others: with its own help, if that is faster and there is a `staging`.
+/// Copies pages of the stopped program, those that it may read itself and others: with its own
+/// help, if that is faster and there is a `staging`.
 pub(crate) fn copy(
     stopped: &mut Stopped<'_>,
     tracker: &Tracker,

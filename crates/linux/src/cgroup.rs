@@ -79,7 +79,7 @@ impl Group {
         if group.memory.is_none() && group.cpu.is_none() {
             let why = why.join("; ");
             let way_out = "run as root, or delegate one to this user (systemd: Delegate=, DelegateSubgroup=)";
-            let text = format!("none to be had ({why}): {way_out}");
+            let text = format!("none is available ({why}): {way_out}");
             return Err(io::Error::new(ErrorKind::Unsupported, text));
         }
         Ok(group)

@@ -51,7 +51,8 @@ pub fn probe() -> Support {
     }
 }
 
-/// Whether programs may read and set the base of gs by instructions (FSGSBASE: Linux 5.9, and a CPU that has it).
+/// Whether programs may read and set the base of gs by instructions (FSGSBASE: Linux 5.9, and a CPU
+/// that has it).
 pub fn probe_gs_base() -> Support {
     const FSGSBASE: libc::c_ulong = 2;
     // SAFETY: reads a word that the kernel gave this process at its start.

@@ -1,7 +1,8 @@
 //! What the probes of sections by name say of a thread, and whether that is proven.
 //!
-//! Promises: an execution that ended by no exit (an exception, `longjmp`, a jump that may lead out) is not taken for one that lasts, whatever was
-//! called since from where: what the probes say holds only together with a stack ([`Spot::proves`](super::spot::Spot::proves)).
+//! Promises: an execution that ended by no exit (an exception, `longjmp`, a jump that may lead out)
+//! is not taken for one that lasts, whatever was called since from where: what the probes say holds
+//! only together with a stack ([`Spot::proves`](super::spot::Spot::proves)).
 
 use crate::Sections;
 use orbit_ahd::Involved;
@@ -10,8 +11,8 @@ use orbit_uprobe::Record;
 use std::time::{Duration, Instant};
 
 impl Sections {
-    /// The sections that a thread's probes say it is inside of, all the time since the entry: with that entry's CPU time. What they say has to be
-    /// proven: an execution may end by no exit.
+    /// The sections that a thread's probes say it is inside of, all the time since the entry: with
+    /// that entry's CPU time. What they say has to be proven: an execution may end by no exit.
     pub(super) fn probed(&self, pid: i32, tid: i32) -> Vec<(usize, u64)> {
         let mut out = Vec::new();
         for ((_, n), s) in self.spots.range((pid, 0)..=(pid, usize::MAX)) {
@@ -45,7 +46,8 @@ impl Sections {
         matches!(all, (Some(record), Some(t), Some(spot)) if spot.proves(record, &t.stack))
     }
 
-    /// What the probes showed of a thread last is not believed any more, until they show another execution.
+    /// What the probes showed of a thread last is not believed any more, until they show another
+    /// execution.
     pub(super) fn doubt(&mut self, tid: i32, key: (i32, usize)) {
         if let Some(seen) = self.spots.get_mut(&key).and_then(|s| s.seen.get_mut(&tid)) {
             seen.over = seen.record.time;

@@ -88,7 +88,7 @@ impl Future {
         self.wait_until(Instant::now().checked_add(timeout))?.ok_or_else(|| {
             Error::new(
                 Kind::TimedOut,
-                format!("call {} has not ended within {timeout:?}; it goes on", self.call.number),
+                format!("call {} has not ended within {timeout:?}; it continues", self.call.number),
             )
         })
     }

@@ -336,7 +336,7 @@ impl Applied {
         self.memory_in_group &= memory.is_ok();
         self.cpu_in_group &= cpu.is_ok();
         if let Err(error) = restored.map(|_| ()).and(memory).and(cpu) {
-            self.no_group = Some(format!("it was removed, and is not to be had again: {error}"));
+            self.no_group = Some(format!("it was removed, and cannot be made again: {error}"));
         }
         if !self.memory_in_group && !self.cpu_in_group {
             self.group = None;

@@ -92,7 +92,8 @@ pub struct Load {
     /// Its class.
     #[serde(default)]
     pub class: Class,
-    /// Other sources of events: `psi=memory:150ms/2s`, `fd=5`, `tracepoint=sched_process_exec`, `service=w1`.
+    /// Other sources of events: `psi=memory:150ms/2s`, `fd=5`, `tracepoint=sched_process_exec`,
+    /// `service=w1`.
     #[serde(default)]
     pub sources: Vec<String>,
     /// `cpu:priority:set(pid=42)`.
@@ -147,7 +148,7 @@ pub struct Service {
     pub aborts: u64,
     /// Events dropped: the reservation was used up, or the queue was full.
     pub dropped: u64,
-    /// Values refused, and forged handles.
+    /// Values rejected, and forged handles.
     pub refused: u64,
 }
 

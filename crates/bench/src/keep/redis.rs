@@ -1,7 +1,7 @@
 //! What keeping costs Redis with a log: a kept server and a bare one are asked in turns.
 //!
-//! Both run all the time, so that each has its memory and its first checkpoints behind it. A turn is
-//! too short for the machine to change much in it, and the order changes from pair to pair.
+//! Both run all the time, so that each has its memory and its first checkpoints behind it. A turn
+//! is too short for the machine to change much in it, and the order changes from pair to pair.
 
 use super::super::stats::{Samples, median};
 use super::super::{Bench, Progress};
@@ -127,11 +127,13 @@ fn number(file: &Path) -> Option<i32> {
     fs::read_to_string(file).ok()?.trim().parse().ok()
 }
 
-/// Processor time that a process has used, threads that have ended included, in seconds; 0 if it is gone.
+/// Processor time that a process has used, threads that have ended included, in seconds; 0 if it is
+/// gone.
 fn cpu_seconds(pid: i32) -> f64 {
     let text = orbit_linux::procfs::text(format!("/proc/{pid}/stat")).unwrap_or_default();
     let after_name = text.rsplit_once(") ").map_or("", |(_, rest)| rest);
-    // utime and stime are fields 14 and 15 of the file; state is the third. In hundredths of a second.
+    // utime and stime are fields 14 and 15 of the file; state is the third. In hundredths of a
+    // second.
     let ticks = after_name.split_whitespace().skip(11).take(2);
     ticks.filter_map(|ticks| ticks.parse::<f64>().ok()).sum::<f64>() / 100.0
 }

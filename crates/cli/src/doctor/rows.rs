@@ -113,7 +113,8 @@ fn processes() -> Vec<Row> {
             name: "protection keys",
             used_for: "nothing yet",
             instead: "nothing is needed",
-            to_do: "a processor with protection keys (Intel servers since 2017, AMD since Zen 3) that the hypervisor shows",
+            to_do: "a processor with protection keys (Intel servers since 2017, AMD since Zen 3) that the hypervisor \
+                shows",
             needed: false,
         }
         .row(orbit_linux::keys::probe(), ""),
@@ -177,7 +178,8 @@ fn tracking() -> Vec<Row> {
             group: TRACKING,
             name: "userfaultfd WP_ASYNC",
             used_for: "engine `track`: the kernel notes the pages that main writes",
-            instead: "engine `compare`: every page is compared with a copy; the same meaning, a read of the area each call",
+            instead: "engine `compare`: every page is compared with a copy; the same meaning, a read of the area \
+                each call",
             to_do: "Linux 6.7 or later; in a container a seccomp profile that allows userfaultfd (and its ioctl)",
             needed: false,
         }
@@ -289,7 +291,8 @@ fn watching() -> Vec<Row> {
             group: WATCHING,
             name: "perf: breakpoints",
             used_for: "watching a word or an instruction (pin P_DBR)",
-            instead: "nothing: P_DBR is missing, and orbit watch finds fewer busy hangs in sections by name and of Python",
+            instead: "nothing: P_DBR is missing, and orbit watch finds fewer busy hangs in sections by name and of \
+                Python",
             to_do: paranoid,
             needed: false,
         }
@@ -317,15 +320,18 @@ fn watching() -> Vec<Row> {
             name: "System V shared memory",
             used_for: "memory that host and guests share over exec (orbit hijack)",
             instead: "nothing: orbit hijack does not start programs",
-            to_do: "a kernel with CONFIG_SYSVIPC, kernel.shmmax of 256 MiB or more, and a seccomp profile that allows shmget and shmat",
+            to_do: "a kernel with CONFIG_SYSVIPC, kernel.shmmax of 256 MiB or more, and a seccomp profile that \
+                allows shmget and shmat",
             needed: false,
         }
         .row(orbit_linux::segment::probe(), ""),
         About {
             group: WATCHING,
             name: "BPF programs",
-            used_for: "counting events in the kernel (pins P_SCHL, P_SYSC, P_SIG, P_NET, P_INTR, P_APIC, P_FILE, P_IPC), orbit watch --system",
-            instead: "P_SCHL: run times of /proc, polled; the other pins: operations, few or no events (orbit pins); --system: nothing",
+            used_for: "counting events in the kernel (pins P_SCHL, P_SYSC, P_SIG, P_NET, P_INTR, P_APIC, P_FILE, \
+                P_IPC), orbit watch --system",
+            instead: "P_SCHL: run times of /proc, polled; the other pins: operations, few or no events (orbit pins); \
+                --system: nothing",
             to_do: "run as root, or give CAP_BPF and CAP_PERFMON (setcap cap_bpf,cap_perfmon+ep PROGRAM)",
             needed: false,
         }
@@ -334,7 +340,8 @@ fn watching() -> Vec<Row> {
         About {
             group: WATCHING,
             name: "tracepoints by BPF",
-            used_for: "seeing switches, system calls, signals and interrupts as they happen (pins P_SCHL, P_SYSC, P_SIG, P_NET, P_INTR, P_FILE, P_IPC)",
+            used_for: "seeing switches, system calls, signals and interrupts as they happen (pins P_SCHL, P_SYSC, \
+                P_SIG, P_NET, P_INTR, P_FILE, P_IPC)",
             instead: "as for BPF programs",
             to_do: "as for BPF programs; a kernel with CONFIG_TRACEPOINTS",
             needed: false,
@@ -362,7 +369,8 @@ fn watching() -> Vec<Row> {
             group: WATCHING,
             name: "uprobes, many at a time",
             used_for: "taking a section's probes out of the program at once, when they have cost enough",
-            instead: "one by one; some kernels then leave each in the program for a tenth of a second, uncounted: --section costs a hot function more than it says",
+            instead: "one by one; some kernels then leave each in the program for a tenth of a second, uncounted: \
+                --section costs a hot function more than it says",
             to_do: "Linux 6.13 or later; then as for uprobes",
             needed: false,
         }

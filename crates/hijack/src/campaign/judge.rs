@@ -14,8 +14,8 @@ pub enum Verdict {
     Hung,
     /// It reports success and its output is another, or the check finds its data wrong.
     LostData,
-    /// It left files or processes that the first run did not leave; or it succeeded, and had more descriptors, memory or
-    /// children at its exit.
+    /// It left files or processes that the first run did not leave; or it succeeded, and had more
+    /// descriptors, memory or children at its exit.
     Leaked,
     /// It reports a failure.
     Failed,
@@ -27,10 +27,12 @@ pub enum Verdict {
     NotMet,
 }
 
-/// Memory at exit that the first run did not have, in bytes, from which it counts as leaked: an allocator keeps less.
+/// Memory at exit that the first run did not have, in bytes, from which it counts as leaked: an
+/// allocator keeps less.
 pub(super) const LEAK_BYTES: u64 = 256 << 10;
 
-/// What glibc's malloc maps at least where brk fails, and keeps: a program that got its memory so has lost none.
+/// What glibc's malloc maps at least where brk fails, and keeps: a program that got its memory so
+/// has lost none.
 pub(super) const WITHOUT_BRK: u64 = 1 << 20;
 
 pub(super) const OUTPUT: &str = "output";
@@ -120,8 +122,8 @@ fn lost(first: &Ended, ended: &Ended) -> Vec<String> {
     found
 }
 
-/// What outlives the program always counts. What the kernel frees at its exit counts where it went on and succeeded: a
-/// program that gives up need not tidy.
+/// What outlives the program always counts. What the kernel frees at its exit counts where it
+/// continued and succeeded: a program that gives up need not tidy.
 fn leaked(first: &Ended, ended: &Ended) -> Vec<String> {
     let mut found = Vec::new();
     let is_other = |path: &PathBuf| !first.files.contains_key(path);

@@ -1,11 +1,14 @@
-//! Fault injection campaigns: a program is run once as it is, then once for each fault, and the runs are compared.
+//! Fault injection campaigns: a program is run once as it is, then once for each fault, and the
+//! runs are compared.
 //!
-//! Beside status and output, files, processes, descriptors and memory that a run leaves are compared, and what a command
-//! of the user's finds. Memory that is allocated and lost within what the allocator keeps (below 256 KiB) is not seen.
+//! Beside status and output, files, processes, descriptors and memory that a run leaves are
+//! compared, and what a command of the user's finds. Memory that is allocated and lost within what
+//! the allocator keeps (below 256 KiB) is not seen.
 //!
-//! The first run shows which sites make which calls. For each site and each fault that its call can have, one run fails
-//! the first call that this site made. Calls are found again by their order among the calls of their name, so the
-//! program must make the same calls in the same order in each run; where it does not, a fault meets another call.
+//! The first run shows which sites make which calls. For each site and each fault that its call can
+//! have, one run fails the first call that this site made. Calls are found again by their order
+//! among the calls of their name, so the program must make the same calls in the same order in each
+//! run; where it does not, a fault meets another call.
 
 mod faults;
 mod judge;
@@ -48,7 +51,8 @@ pub struct Trial {
     pub status: i32,
     /// What was leaked or lost, a sentence each.
     pub findings: Vec<String>,
-    /// What differs also between runs without a fault, and was not compared: the output, that of the check.
+    /// What differs also between runs without a fault, and was not compared: the output, that of
+    /// the check.
     pub not_compared: Vec<&'static str>,
     /// The stack at the call that met the fault, innermost frame first.
     pub stack: Vec<String>,
@@ -98,17 +102,19 @@ impl Campaign {
         self
     }
 
-    /// A command for the shell that runs after each run: data is lost where it fails, and where the program reports
-    /// success and the command writes other text than after the first run.
+    /// A command for the shell that runs after each run: data is lost where it fails, and where the
+    /// program reports success and the command writes other text than after the first run.
     pub fn check(mut self, command: Option<String>) -> Campaign {
         self.check = command;
         self
     }
 
-    /// Runs the program twice without a fault, then once for each fault; gives each trial to `sink` as it ends.
+    /// Runs the program twice without a fault, then once for each fault; gives each trial to `sink`
+    /// as it ends.
     ///
     /// # Errors
-    /// Those of starting the program, and of `sink`; a first run, or a check of it, that does not succeed.
+    /// Those of starting the program, and of `sink`; a first run, or a check of it, that does not
+    /// succeed.
     pub fn run(&self, mut sink: impl FnMut(&Trial) -> io::Result<()>) -> io::Result<Vec<Trial>> {
         let began = Instant::now();
         let (mut first, plan) = self.discover()?;

@@ -1,6 +1,7 @@
-//! What a campaign sees of a run beside its trace: guests ask at the call that meets the fault, before each call that
-//! makes a file, and at their exit. Each question stops the thread that asks until it is answered, so that what is
-//! inspected stands still. The answer is always that the call passes.
+//! What a campaign sees of a run beside its trace: guests ask at the call that meets the fault,
+//! before each call that makes a file, and at their exit. Each question stops the thread that asks
+//! until it is answered, so that what is inspected stands still. The answer is always that the call
+//! passes.
 
 use super::judge::{AllHeld, Held};
 use super::parsed;
@@ -22,7 +23,8 @@ const CLOCK_STEP: Duration = Duration::from_millis(20);
 /// Executive, its stacks and the shared memory: not the program's.
 const EXECUTIVE: std::ops::Range<u64> = 0x1f00_0000_0000..0x1f20_0000_0000;
 
-/// Calls that make a file: index of the directory's argument (`NO_DIRECTORY`: none) and of the path's.
+/// Calls that make a file: index of the directory's argument (`NO_DIRECTORY`: none) and of the
+/// path's.
 const MAKERS: [(&str, &str, usize, usize); 15] = [
     ("open", "(flags&O_CREAT)", NO_DIRECTORY, 0),
     ("openat", "(flags&O_CREAT)", 0, 1),
@@ -42,7 +44,8 @@ const MAKERS: [(&str, &str, usize, usize); 15] = [
 ];
 const NO_DIRECTORY: usize = 6;
 
-/// The rules by which guests ask: `site` at the fault, then before each call that makes a file, and at exit.
+/// The rules by which guests ask: `site` at the fault, then before each call that makes a file, and
+/// at exit.
 pub(super) fn rules(site: Option<&str>) -> io::Result<Rules> {
     let makers: Vec<String> = MAKERS.iter().map(|(call, when, ..)| format!("{call}{when} -> ask makes")).collect();
     let mut rules = parsed(&format!("{}\n{}", site.unwrap_or(""), makers.join("\n")))?;
@@ -159,7 +162,8 @@ fn stack(question: &Question) -> Stack {
     Stack { is_loaders: is_loaders(&modules), frames: frames.iter().take(MAX_FRAMES).map(Frame::to_string).collect() }
 }
 
-/// Whether a stack of these modules, innermost first, is the loader's: it began there, and has nothing but it and libc.
+/// Whether a stack of these modules, innermost first, is the loader's: it began there, and has
+/// nothing but it and libc.
 fn is_loaders(modules: &[&str]) -> bool {
     let is = |module: &str, begins: &[&str]| {
         let name = module.rsplit('/').next().unwrap_or(module);

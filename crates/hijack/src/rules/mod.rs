@@ -11,8 +11,9 @@
 //! clock_* -> virtual x100
 //! ```
 //!
-//! A rule names calls (`*` and `|` allowed), conditions on arguments, an action, and when it acts. For each call the
-//! rules are tried in their order. An answer, `kill` or `pass` ends the search; other actions let later rules act too.
+//! A rule names calls (`*` and `|` allowed), conditions on arguments, an action, and when it acts.
+//! For each call the rules are tried in their order. An answer, `kill` or `pass` ends the search;
+//! other actions let later rules act too.
 
 mod file;
 mod parse;
@@ -157,7 +158,8 @@ impl Rules {
     /// Reads rules: one a line, or separated by `;`. `#` begins a comment.
     ///
     /// # Errors
-    /// The first rule that makes no sense, with the position and what would be right; more than 64 rules.
+    /// The first rule that makes no sense, with the position and what would be right; more than 64
+    /// rules.
     pub fn parse(text: &str) -> Result<Rules, RuleError> {
         let mut rules = Rules::default();
         for (line, content) in (1..).zip(text.lines()) {

@@ -6,7 +6,8 @@ use crate::shared::{MAX_CONDITIONS, MAX_RULES, PATTERN_BYTES};
 use crate::time::{Jump, Speed};
 use std::fmt;
 
-const ACTIONS: &str = "an error (ENOSPC), a result (0), \"text\", delay 200ms, kill, kill SIGTERM, size=1, pass, count, ask, ask service NAME or virtual x100";
+const ACTIONS: &str = "an error (ENOSPC), a result (0), \"text\", delay 200ms, kill, kill SIGTERM, size=1, pass, \
+    count, ask, ask service NAME or virtual x100";
 const VIRTUAL: &str = "virtual x100, virtual x0.5, virtual frozen, virtual +1h, virtual -30s after 10s";
 /// Words that say when a rule acts.
 const WHEN: [&str; 5] = ["after", "once", "times", "every", "p"];
@@ -435,8 +436,8 @@ fn asked(cursor: &mut Cursor<'_>) -> Result<Asked, RuleError> {
     }
 }
 
-/// What follows `virtual`, to the end of the rule. All clocks, sleeps and time-outs change together, so the rule must
-/// name a clock, and need not name them all.
+/// What follows `virtual`, to the end of the rule. All clocks, sleeps and time-outs change
+/// together, so the rule must name a clock, and need not name them all.
 fn virtual_time(cursor: &mut Cursor<'_>, named: &[&'static Call]) -> Result<Action, RuleError> {
     let at = cursor.skip();
     let text = cursor.rest();

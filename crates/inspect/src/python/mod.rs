@@ -36,7 +36,7 @@ const MAX_TABLE: u64 = 1 << 16;
 const MAX_INTERPRETERS: usize = 64;
 
 /// A Python function on the stack.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct PyFrame {
     /// Its name; from 3.11 on with the class or function it is defined in.
     pub function: String,

@@ -53,7 +53,7 @@ const LONG_CALL: Duration = Duration::from_millis(2);
 pub const MAX_KEPT: usize = 3 << 30;
 
 /// One frame: a function and where in it.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct Frame {
     /// Address in the process; for all but the innermost frame a return address.
     pub address: u64,
@@ -75,6 +75,7 @@ pub struct Frame {
     pub sure: Sure,
     /// The stack pointer behind this frame: the return address lies in the eight bytes before. Only
     /// where the tables say so, for certain.
+    #[serde(skip)]
     pub cfa: Option<u64>,
 }
 

@@ -102,7 +102,7 @@ impl Tracker {
             generation: generation(),
         };
         let refused = |needs: String, instead: &str| {
-            Error::new(Kind::Unsupported, format!("engine \"{engine}\" cannot be had: {needs}; choose {instead}"))
+            Error::new(Kind::Unsupported, format!("engine \"{engine}\" is not available: {needs}; choose {instead}"))
         };
         match engine {
             Engine::Auto | Engine::Fork | Engine::Copy => {}

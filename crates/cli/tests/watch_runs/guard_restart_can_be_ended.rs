@@ -3,7 +3,7 @@
 //! status that the program would have had. A signal that the program ignored ends nothing, nor does
 //! one that it catches for something else.
 
-mod guard_common;
+use crate::guard_common;
 use guard_common::{Dir, Guard, build, signal, skipped, until};
 use orbit_linux::procfs;
 use std::os::unix::process::CommandExt;

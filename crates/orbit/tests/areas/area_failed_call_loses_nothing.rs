@@ -1,7 +1,7 @@
 //! Whichever system call of a harvest fails, no written page is lost: the next harvest that
 //! succeeds reports it.
 
-mod area_common;
+use crate::area_common;
 use area_common::{Image, PAGE, engines, write};
 use orbit::area::track::Tracker;
 use orbit::area::{Area, PageRuns, fault};

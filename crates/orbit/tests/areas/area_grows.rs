@@ -1,7 +1,7 @@
 //! An area grows in place up to its limit: new pages are tracked as soon as they are used, `Auto`
 //! changes its engine on the way, and a large limit costs no memory.
 
-mod area_common;
+use crate::area_common;
 use area_common::{Image, PAGE, can_have, engines, write};
 use orbit::area::{Area, Engine};
 

@@ -1,7 +1,7 @@
 //! What cannot be stopped is said, with the reason, within bounded time: traced by a debugger, deep
 //! in the kernel, not permitted, gone.
 
-mod common;
+use crate::common;
 use common::{Dir, Running, until};
 use orbit_inspect::Error;
 use orbit_inspect::stacks::{End, How, ThreadStack, Unwinder};

@@ -1,6 +1,6 @@
 //! A guess kills nobody, and a ring of locks does.
 
-mod guard_common;
+use crate::guard_common;
 use guard_common::{Dir, Guard, skipped};
 use std::process::Command;
 

@@ -1,7 +1,7 @@
 //! The program's end is the guard's end, signals continue to the program, and a killed guard leaves
 //! the program alone.
 
-mod guard_common;
+use crate::guard_common;
 use guard_common::{Dir, Guard, signal};
 use std::process::Command;
 use std::time::{Duration, Instant};

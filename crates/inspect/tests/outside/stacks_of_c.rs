@@ -2,7 +2,7 @@
 //! at any place, static, stripped, with its file deleted, inside signal handlers, in libraries
 //! loaded later and after an exec.
 
-mod common;
+use crate::common;
 use common::{Dir, Running, until};
 use orbit_inspect::Sure;
 use orbit_inspect::stacks::{End, Frame, How, ThreadStack, Unwinder};

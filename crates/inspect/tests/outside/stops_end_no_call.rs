@@ -1,6 +1,6 @@
 //! Taking stacks ends no call of a program: what it waits for ends as if nobody had looked.
 
-mod common;
+use crate::common;
 use common::Dir;
 use orbit_inspect::stacks::{How, Unwinder};
 use std::io::{BufRead, BufReader};

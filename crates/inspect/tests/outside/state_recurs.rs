@@ -1,7 +1,7 @@
 //! The state of a thread in a loop that changes nothing recurs; that of a loop which counts, in
 //! whatever register, does not.
 
-mod common;
+use crate::common;
 use common::{Dir, Running, until};
 use orbit_inspect::stacks::Unwinder;
 use std::collections::BTreeMap;

@@ -2,7 +2,7 @@
 //! and is protected again some time after it fell quiet; cold pages beside it are reported exactly
 //! when written, all the while.
 
-mod area_common;
+use crate::area_common;
 use area_common::{Image, PAGE, Random, can_have, write};
 use orbit::area::Engine;
 use orbit::area::track::Tracker;

@@ -1,7 +1,7 @@
 //! Several orbits share an area, each at its own version: every one of them gets every change,
 //! whoever harvested it.
 
-mod area_common;
+use crate::area_common;
 use area_common::{Image, PAGE, Random, engines, write};
 use orbit::Kind;
 use orbit::area::{Area, PageRuns};

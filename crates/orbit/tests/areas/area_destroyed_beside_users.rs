@@ -1,7 +1,7 @@
 //! An area is destroyed while other threads begin to use it: an orbit that comes finds it there and
 //! keeps it, or learns that it is gone; objects are filled and moved, or rejected.
 
-mod area_common;
+use crate::area_common;
 use area_common::{PAGE, engines};
 use orbit::Kind;
 use orbit::area::{Area, PageRuns};

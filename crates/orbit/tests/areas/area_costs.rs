@@ -1,7 +1,7 @@
 //! What areas cost on this machine, as figures to choose thresholds by. Not run by default;
 //! `cargo test --release --test area_costs -- --ignored --nocapture --test-threads 1` prints them.
 
-mod area_common;
+use crate::area_common;
 use area_common::{PAGE, Random, can_have, write};
 use orbit::area::track::{PageRuns, Tracker};
 use orbit::area::{Area, Engine};

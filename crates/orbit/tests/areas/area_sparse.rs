@@ -1,7 +1,7 @@
 //! Pages that nobody has touched are not sent: a large table costs an orbit only what the program
 //! has put into it.
 
-mod area_common;
+use crate::area_common;
 use area_common::{Image, PAGE, can_have, read, write};
 use orbit::area::{Area, Engine};
 use orbit::units::Page;

@@ -1,7 +1,7 @@
 //! Taking stacks cuts no call short that has moved a part of its bytes, and the stacks of threads
 //! in such calls are told all the same.
 
-mod common;
+use crate::common;
 use common::Dir;
 use orbit_inspect::Error;
 use orbit_inspect::stacks::{How, Unwinder};

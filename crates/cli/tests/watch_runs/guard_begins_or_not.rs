@@ -1,7 +1,7 @@
 //! Where the guard cannot begin it says so, and nothing is left of the program; what fails later
 //! does not end its watch.
 
-mod guard_common;
+use crate::guard_common;
 use guard_common::{Dir, Guard, signal, until};
 use std::fs::File;
 use std::os::unix::process::CommandExt;

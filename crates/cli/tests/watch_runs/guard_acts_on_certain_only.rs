@@ -1,7 +1,7 @@
 //! `--on-hang` acts on certain reports, and on likely ones or guesses only where that was asked
 //! for.
 
-mod guard_common;
+use crate::guard_common;
 use guard_common::{Dir, build, skipped};
 use serde_json::Value;
 use std::process::{Command, Output, Stdio};

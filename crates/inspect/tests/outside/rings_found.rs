@@ -1,6 +1,6 @@
 //! Every kind of ring is found, whole, with the right members; rings that are none are not.
 
-mod common;
+use crate::common;
 use common::{Dir, Running, children, until};
 use orbit_inspect::Sure;
 use orbit_inspect::rings::{Ring, RingWatch};

@@ -2,7 +2,7 @@
 //! can be asked to leave; a FIFO that nobody reads is an error at once. What it reads later is
 //! whole, also from a pipe that somebody has made one that does not wait.
 
-mod guard_common;
+use crate::guard_common;
 use guard_common::{Dir, build, signal, skipped, until};
 use serde_json::Value;
 use std::io::{self, PipeReader, PipeWriter, Read};

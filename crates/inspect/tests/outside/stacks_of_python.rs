@@ -1,7 +1,7 @@
 //! Python's own frames with function, file and line, for each interpreter on this machine that is
 //! known.
 
-mod common;
+use crate::common;
 use common::{Dir, Running, have, until};
 use orbit_inspect::{Sure, python};
 use std::process::Command;

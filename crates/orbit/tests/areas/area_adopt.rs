@@ -1,7 +1,7 @@
 //! Existing memory becomes an area: its changes are found with every engine, it keeps its content
 //! when the area goes, and what cannot be tracked is rejected with the reason.
 
-mod area_common;
+use crate::area_common;
 use area_common::{Image, PAGE, engines, write};
 use orbit::Kind;
 use orbit::area::{Area, free};

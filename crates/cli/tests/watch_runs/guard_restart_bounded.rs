@@ -2,7 +2,7 @@
 //! call that no signal ends: that is told, a signal that asks for the end ends the guard, and no
 //! second program is started beside the first.
 
-mod guard_common;
+use crate::guard_common;
 use guard_common::{Dir, Guard, Owned, build, signal, skipped};
 use std::io::{BufRead, BufReader};
 use std::process::{Command, Stdio};

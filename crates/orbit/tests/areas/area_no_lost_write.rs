@@ -1,7 +1,7 @@
 //! No write is lost: threads write while harvests run, and an image kept by the harvests alone is
 //! right whenever the writers stand still, with every engine.
 
-mod area_common;
+use crate::area_common;
 use area_common::{Image, PAGE, Random, can_have, engines, read, write};
 use orbit::area::track::Tracker;
 use orbit::area::{Area, Engine};

@@ -1,7 +1,7 @@
 //! Engines are called by name, one that is not available is rejected with what is missing, and bad
 //! limits with the figures.
 
-mod area_common;
+use crate::area_common;
 use area_common::can_have;
 use orbit::Kind;
 use orbit::area::{Area, Engine};

@@ -1,7 +1,7 @@
 //! Free really frees: pages are used again, long free runs go back to the kernel, and an orbit sees
 //! them as changed.
 
-mod area_common;
+use crate::area_common;
 use area_common::{Image, PAGE, engines, write};
 use orbit::area::{Area, Engine};
 

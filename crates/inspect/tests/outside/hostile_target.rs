@@ -1,7 +1,7 @@
 //! A program whose stacks and structures are rubbish made to do harm neither crashes nor hangs nor
 //! bloats the reader.
 
-mod common;
+use crate::common;
 use common::{Dir, Running, until};
 use orbit_inspect::python;
 use orbit_inspect::stacks::{End, MAX_FRAMES, MAX_NAME, Unwinder};

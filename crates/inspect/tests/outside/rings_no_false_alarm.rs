@@ -1,7 +1,7 @@
 //! A healthy program whose threads fight over their locks never shows a ring, however often one
 //! looks. 3,000 looks; `ORBIT_TEST_FULL=1` makes 100,000, `ORBIT_SCANS` any number.
 
-mod common;
+use crate::common;
 use common::{Dir, Running};
 use orbit_inspect::rings::RingWatch;
 
