@@ -1,5 +1,5 @@
-//! A rule asks a service of `orbit service`, wasm or native: its answer is the call's result; without one the call passes or
-//! its process is killed, as set.
+//! A rule asks a service of `orbit service`, wasm or native: its answer is the call's result;
+//! without one the call passes or its process is killed, as set.
 
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
@@ -107,7 +107,8 @@ fn decides(class: &str) {
     assert!(said.contains("cannot remove 'denied': Permission denied") && !said.contains("'answer0'"), "{said}");
     assert!(said.contains("3 questions, 0 without an answer"), "{said}");
 
-    // Silence, a forged answer, an error that there is not, a handler that never ends: no answer, and the call passes.
+    // Silence, a forged answer, an error that there is not, a handler that never ends: no answer,
+    // and the call passes.
     let bad = ["silences", "f", "error", "l"];
     let (done, left) = stage.remove(&bad, &["--answer-within", "300ms"]);
     assert!(left.is_empty() && done.status.success(), "{left:?}: {}", text(&done));

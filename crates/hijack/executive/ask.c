@@ -11,7 +11,9 @@ static void put_path(struct block *block, volatile struct question *question) {
     memcpy((void *)question->path, path, sizeof path);
 }
 
-/* Takes a free place; `*state` is its new state, with a number that no earlier question here had. */
+/*
+ * Takes a free place; `*state` is its new state, with a number that no earlier question here had.
+ */
 static volatile struct question *claim(u32 *state) {
     for (u32 i = 0; i < QUESTIONS; i++) {
         volatile struct question *question = &extension->questions[i];
@@ -36,7 +38,10 @@ static int unanswered(void) {
     return 0;
 }
 
-/* Whether the host answered with a result; else the call passes. A signal ends the wait: the call is begun anew. */
+/*
+ * Whether the host answered with a result; else the call passes. A signal ends the wait: the call
+ * is begun anew.
+ */
 int ask_host(struct block *block, i64 *result) {
     u32 state;
     volatile struct question *question = claim(&state);

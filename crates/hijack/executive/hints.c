@@ -1,8 +1,10 @@
 /*
- * Sites that cost signals in one process are rewritten at once in the next that maps the same file: the files and the
- * places of such sites are in the shared memory. A fork's children inherit what their parent rewrites just before it.
+ * Sites that cost signals in one process are rewritten at once in the next that maps the same file:
+ * the files and the places of such sites are in the shared memory. A fork's children inherit what
+ * their parent rewrites just before it.
  *
- * Guests can write that memory: a hint says only where to try. What `rewrite` checks at a site it checks here too.
+ * Guests can write that memory: a hint says only where to try. What `rewrite` checks at a site it
+ * checks here too.
  */
 #include "block.h"
 

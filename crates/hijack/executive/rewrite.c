@@ -1,16 +1,20 @@
 /*
  * Rewriting a site in place, so that its later calls cost no signal.
  *
- * - `mov $number, %eax; ...; syscall`: the mov becomes a jump to a *trampoline* within 2 GiB, which sets eax, has copies of
- *   the instructions between, and goes to the stub. Those and the syscall instruction stay, for those who jump to them.
- * - Otherwise the syscall becomes a two-byte jump into the last five bytes of a long NOP, or of int3 padding, within
- *   127 bytes; these bytes become the jump to the trampoline. The NOP stays a valid NOP of the same length. Where none is
- *   that near, the last two bytes of a shorter NOP become a jump on the way to one.
- * - Nothing behind the syscall instruction changes. Only private read-execute mappings of files are touched.
+ * - `mov $number, %eax; ...; syscall`: the mov becomes a jump to a *trampoline* within 2 GiB, which
+ *   sets eax, has copies of the instructions between, and goes to the stub. Those and the syscall
+ *   instruction stay, for those who jump to them.
+ * - Otherwise the syscall becomes a two-byte jump into the last five bytes of a long NOP, or of
+ *   int3 padding, within 127 bytes; these bytes become the jump to the trampoline. The NOP stays a
+ *   valid NOP of the same length. Where none is that near, the last two bytes of a shorter NOP
+ *   become a jump on the way to one.
+ * - Nothing behind the syscall instruction changes. Only private read-execute mappings of files are
+ *   touched.
  *
- * Another thread may run the same bytes: each change is one store within one cache line, of bytes that are either one
- * instruction or never executed before the change. Only where no other thread can run them (the process has none, or the
- * code was mapped just now) a change may cross a cache line.
+ * Another thread may run the same bytes: each change is one store within one cache line, of bytes
+ * that are either one instruction or never executed before the change. Only where no other thread
+ * can run them (the process has none, or the code was mapped just now) a change may cross a cache
+ * line.
  */
 #include "block.h"
 
@@ -164,7 +168,10 @@ static void free_last_trampoline(u8 *at) {
         if ((u64)at + TRAMPOLINE_BYTES == pages[i].base + pages[i].used) pages[i].used -= TRAMPOLINE_BYTES;
 }
 
-/* The mov and what follows it, if the site has one; then a jump to the stub, which needs no check of the number then. */
+/*
+ * The mov and what follows it, if the site has one; then a jump to the stub, which needs no check
+ * of the number then.
+ */
 static void fill_trampoline(u8 *at, struct stub *stub, u32 copied) {
     u64 target = (u64)stub->code + (copied ? 0 : STUB_ENTRY), self = (u64)stub;
     stub->copied = copied;
@@ -187,13 +194,19 @@ u64 edge_of_trampoline(u64 address) {
     return 0;
 }
 
-/* Whether `count` bytes can be replaced: they lie in one cache line, or nobody else runs them; and in one page. */
+/*
+ * Whether `count` bytes can be replaced: they lie in one cache line, or nobody else runs them; and
+ * in one page.
+ */
 static int is_replaceable(u64 at, u32 count) {
     if ((at & 63) + count <= 64) return 1;
     return (at & 4095) + count <= 4096 && (fresh_for == this_block()->tid || is_only_thread());
 }
 
-/* Replaces bytes by one store if they lie in one cache line. The page is read-execute before and after. */
+/*
+ * Replaces bytes by one store if they lie in one cache line. The page is read-execute before and
+ * after.
+ */
 static int replace(u64 at, const void *bytes, u32 count) {
     if (!is_replaceable(at, count)) return 0;
     u64 page = at & ~4095ul;
@@ -219,8 +232,8 @@ static int jump_to(u64 at, u8 *trampoline) {
 }
 
 /*
- * Length of an instruction that does the same at another address: moves and arithmetic of registers, constants, and
- * memory that is not named by its distance. 0: it is another one.
+ * Length of an instruction that does the same at another address: moves and arithmetic of
+ * registers, constants, and memory that is not named by its distance. 0: it is another one.
  */
 static u32 movable(const u8 *code) {
     const u8 *at = code;
@@ -267,7 +280,9 @@ static int rewrite_mov(struct stub *stub, struct range *range, u64 number) {
         u32 value;
         if (*mov != 0xb8 || (mov[-1] & 0xf0) == 0x40) continue;
         memcpy(&value, mov + 1, 4);
-        /* The bytes may be the end of another instruction; then eax would differ in all likelihood. */
+        /*
+         * The bytes may be the end of another instruction; then eax would differ in all likelihood.
+         */
         if (value != number || number >= MAX_CALLS || !are_movable(mov + 5, (const u8 *)site)) continue;
         if (!is_replaceable((u64)mov, 5)) return 0;
         u8 *trampoline = new_trampoline(site);
@@ -284,8 +299,9 @@ static int rewrite_mov(struct stub *stub, struct range *range, u64 number) {
 static int is_nop_tail(u64 at) { return *(const u64 *)(at - 3) == 0x0000000000841f0ful; }
 
 /*
- * Whether the five bytes at `at` end int3 padding of six bytes or more in front of an aligned address. Padding follows
- * code that does not run on: a return, a jump, a call that never returns, ud2. Other such bytes may be data.
+ * Whether the five bytes at `at` end int3 padding of six bytes or more in front of an aligned
+ * address. Padding follows code that does not run on: a return, a jump, a call that never returns,
+ * ud2. Other such bytes may be data.
  */
 static int is_padding_tail(u64 at) {
     const u8 *code = (const u8 *)at;
@@ -299,8 +315,9 @@ static int is_padding_tail(u64 at) {
 }
 
 /*
- * Whether the two bytes of the syscall instruction are probably also the constant of an instruction that begins before
- * them (mov, push and arithmetic with 32 bits), and somebody jumped into its middle. That instruction must stay.
+ * Whether the two bytes of the syscall instruction are probably also the constant of an instruction
+ * that begins before them (mov, push and arithmetic with 32 bits), and somebody jumped into its
+ * middle. That instruction must stay.
  */
 static int is_part_of_another(u64 site) {
     const u8 *code = (const u8 *)site;
@@ -315,7 +332,10 @@ static int is_short_nop_tail(u64 at) {
     return code[0] == 0x0f && code[1] == 0x1f && code[2] == 0x44 && !code[3] && !code[4];
 }
 
-/* Puts a jump to the stub's trampoline within reach of a two-byte jump at `from`. Returns its distance; 0: no room. */
+/*
+ * Puts a jump to the stub's trampoline within reach of a two-byte jump at `from`. Returns its
+ * distance; 0: no room.
+ */
 static i64 place_jump(struct stub *stub, struct range *range, u64 from, u8 **trampoline) {
     u64 site = stub->site;
     for (i64 distance = -128; distance <= 127; distance++) {

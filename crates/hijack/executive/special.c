@@ -1,6 +1,7 @@
 /*
- * Calls that the executive makes itself, or alters: signals, threads, exec, and names of the guest's own executable.
- * Returns ENTER_*; `block->call` may be altered, `block->rax` is the result of ENTER_DONE.
+ * Calls that the executive makes itself, or alters: signals, threads, exec, and names of the
+ * guest's own executable. Returns ENTER_*; `block->call` may be altered, `block->rax` is the result
+ * of ENTER_DONE.
  */
 #include "block.h"
 
@@ -43,8 +44,8 @@ static int pselect(struct block *block) {
 }
 
 /*
- * The kernel takes the frame from the guest's stack: it must open SIGSYS and set our signal stack. Prepared at most
- * once: a signal may make the guest begin this call anew.
+ * The kernel takes the frame from the guest's stack: it must open SIGSYS and set our signal stack.
+ * Prepared at most once: a signal may make the guest begin this call anew.
  */
 static int sigreturn(struct block *block) {
     struct context *context = (struct context *)block->rsp;
@@ -80,8 +81,8 @@ int is_own_executable(struct block *block, u64 path) {
 static const char own_link[] = "/memfd:hijack (deleted)";
 
 /*
- * A link was read into the guest's buffer. Strings of the guest are read by the kernel, which costs as much as a call: so
- * only where the answer may be the executive's name.
+ * A link was read into the guest's buffer. Strings of the guest are read by the kernel, which costs
+ * as much as a call: so only where the answer may be the executive's name.
  */
 static void link_was_read(struct block *block, u64 path, u64 to, u64 bytes) {
     u64 got = block->rax, compared = got < sizeof own_link - 1 ? got : sizeof own_link - 1;
@@ -92,8 +93,8 @@ static void link_was_read(struct block *block, u64 path, u64 to, u64 bytes) {
 }
 
 /*
- * The kernel opened a file, so that the path was there to be read just now: it is looked at without the kernel's help.
- * `index` is that of its path.
+ * The kernel opened a file, so that the path was there to be read just now: it is looked at without
+ * the kernel's help. `index` is that of its path.
  */
 static void file_was_opened(struct block *block, u32 index, u64 flags) {
     i64 file = block->rax;

@@ -1,5 +1,6 @@
-//! CPython's own test suites and stress-ng's verifying stressors come to the same results as natively. Minutes to an hour:
-//! only with ORBIT_TEST_FULL=1. ORBIT_TEST_SUITES names the suites of CPython that run (`test_os test_signal`); else all do.
+//! CPython's own test suites and stress-ng's verifying stressors come to the same results as
+//! natively. Minutes to an hour: only with ORBIT_TEST_FULL=1. ORBIT_TEST_SUITES names the suites of
+//! CPython that run (`test_os test_signal`); else all do.
 
 mod common;
 use common::{has, run_with};
@@ -22,8 +23,8 @@ const SUITES: [&str; 9] = [
     "test_socket",
     "test_asyncio",
 ];
-/// Stressors that use all that an executive could get wrong. Not `seccomp` (its filter judges the executive's calls), nor
-/// `vm-segv` (it unmaps all of its address space): docs/limits.md.
+/// Stressors that use all that an executive could get wrong. Not `seccomp` (its filter judges the
+/// executive's calls), nor `vm-segv` (it unmaps all of its address space): docs/limits.md.
 const STRESSORS: &str = "access affinity aio alarm branch brk chdir chmod chown clock clone close context copy-file cpu \
     daemon dentry dir dirdeep dup dynlib env epoll eventfd exec fallocate fault fcntl fifo file-ioctl flock fork forkheavy \
     fstat full futex get getdent getrandom handle inode-flags itimer kill link loop madvise mincore mmap mmapfork mremap msg \
@@ -95,8 +96,8 @@ impl Running {
     }
 }
 
-/// Outcomes by test. A test that makes no progress for `STUCK` is killed with its suite, has the outcome `hangs`, and is left
-/// out of the suite's next run.
+/// Outcomes by test. A test that makes no progress for `STUCK` is killed with its suite, has the
+/// outcome `hangs`, and is left out of the suite's next run.
 fn suite(name: &str, is_guest: bool, left_out: &[String]) -> BTreeMap<String, String> {
     let place = place(&format!("cpython-{name}-{is_guest}"));
     let script = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/guests/suite.py");
@@ -131,7 +132,8 @@ fn suite(name: &str, is_guest: bool, left_out: &[String]) -> BTreeMap<String, St
         }
         let last = outcomes.iter().find(|(_, outcome)| *outcome == "running").map(|(test, _)| test.clone());
         match last {
-            // A suite that ends in the middle of a test has not ended well: the test's outcome stays `running`.
+            // A suite that ends in the middle of a test has not ended well: the test's outcome
+            // stays `running`.
             Some(test) if is_stuck && began.elapsed() < LONGEST => {
                 println!("{name}: {test} hangs {}", if is_guest { "as a guest" } else { "natively" });
                 outcomes.insert(test, "hangs".to_owned());
@@ -152,7 +154,8 @@ fn cpythons_suites_have_the_same_results() {
     }
     let only = std::env::var("ORBIT_TEST_SUITES").ok();
     for name in SUITES.into_iter().filter(|name| only.as_ref().is_none_or(|only| only.split(' ').any(|o| o == *name))) {
-        // Tests that measure time fail now and then, natively too: what differs once must agree in another try.
+        // Tests that measure time fail now and then, natively too: what differs once must agree in
+        // another try.
         let mut differ: BTreeSet<String> = BTreeSet::new();
         let mut left_out: Vec<String> = Vec::new();
         for attempt in 0..TRIES {

@@ -1,11 +1,14 @@
-//! Questions to a service: somebody puts one in, an event with its number starts the handler, and the handler answers.
+//! Questions to a service: somebody puts one in, an event with its number starts the handler, and
+//! the handler answers.
 //!
-//! For native services the places lie in the control part, which every member can write: a wrong word there makes an
-//! answer wrong or lost, so whoever asks checks what it reads and waits for a bounded time. Those of a wasm service are
-//! the host's own. No loop here depends on a word, and no index is used unmasked.
+//! For native services the places lie in the control part, which every member can write: a wrong
+//! word there makes an answer wrong or lost, so whoever asks checks what it reads and waits for a
+//! bounded time. Those of a wasm service are the host's own. No loop here depends on a word, and no
+//! index is used unmasked.
 //!
-//! A place's state is a number that no earlier question there had, then two bits: [`FREE`], [`FILLING`],
-//! [`ASKED`] or [`ANSWERED`]. The number of a question is its state when it is asked, and its place above 56 bits.
+//! A place's state is a number that no earlier question there had, then two bits: [`FREE`],
+//! [`FILLING`], [`ASKED`] or [`ANSWERED`]. The number of a question is its state when it is asked,
+//! and its place above 56 bits.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use core::sync::atomic::{AtomicU32, AtomicU64};
@@ -103,7 +106,8 @@ impl Questions {
         (place.state.load(Acquire) == state).then_some(words)
     }
 
-    /// Answers a question. Returns the word that its asker sleeps on, to be woken; `None`: nobody waits for this answer.
+    /// Answers a question. Returns the word that its asker sleeps on, to be woken; `None`: nobody
+    /// waits for this answer.
     pub fn answer(&self, number: u64, answer: Answer) -> Option<&AtomicU32> {
         let (place, state) = self.place(number);
         if state & 3 != ASKED || place.state.load(Acquire) != state {

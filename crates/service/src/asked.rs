@@ -1,4 +1,5 @@
-//! Questions to services: each has a thread while it waits, so that a slow service keeps nobody else's command waiting.
+//! Questions to services: each has a thread while it waits, so that a slow service keeps nobody
+//! else's command waiting.
 
 use crate::host::reply;
 use crate::protocol::{Ask, Reply};

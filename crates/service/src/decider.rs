@@ -1,7 +1,8 @@
 //! A service decides about system calls: `orbit hijack --inject 'unlink* -> ask service NAME'`.
 //!
-//! Each question is a command to the host, by its socket. No host, no such service, no answer in time, and an answer that
-//! is none, are all no answer: what becomes of the call then is the session's setting.
+//! Each question is a command to the host, by its socket. No host, no such service, no answer in
+//! time, and an answer that is none, are all no answer: what becomes of the call then is the
+//! session's setting.
 
 use crate::protocol::{self, Ask, Reply, Request};
 use orbit_hijack::{Answer, Decider, Question};

@@ -1,7 +1,8 @@
 //! A question to a service, and the wait for its answer.
 //!
-//! The service may have died, be slow, or answer nonsense; a member of the region can write over a native service's
-//! answer. So the wait is bounded, and what comes back is two words that the asker has to judge.
+//! The service may have died, be slow, or answer nonsense; a member of the region can write over a
+//! native service's answer. So the wait is bounded, and what comes back is two words that the asker
+//! has to judge.
 
 use crate::shared::Shared;
 use orbit_sandbox_lib::question::{Answer, NUMBERS, PATH, Questions, WORDS};
