@@ -41,6 +41,15 @@ impl<T: Send> Beside<'_, T> {
         self.set(State::MayBegin);
     }
 
+    /// What the work returns is not to be used: [`Beside::result`] does it again.
+    pub fn discard(&self) {
+        let mut state = self.lock();
+        while matches!(*state, State::Begun) {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        *state = State::Off;
+    }
+
     /// Returns what the work has returned since [`Beside::start`]; does it here if the thread has not begun.
     pub fn result(&self) -> T {
         let mut state = self.lock();
@@ -116,6 +125,21 @@ mod tests {
             });
             assert_eq!((first, count.load(SeqCst)), (0, 1), "done by {by:?}");
         }
+    }
+
+    #[test]
+    fn work_that_was_discarded_is_done_again() {
+        let count = AtomicU32::new(0);
+        let last = with(Some(&|| count.fetch_add(1, SeqCst) + 1), |beside| {
+            let beside = beside.expect("there is work");
+            beside.start();
+            while count.load(SeqCst) == 0 {
+                std::thread::yield_now();
+            }
+            beside.discard();
+            beside.result()
+        });
+        assert_eq!((last, count.load(SeqCst)), (2, 2));
     }
 
     #[test]

@@ -22,6 +22,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// `UFFD_USER_MODE_ONLY`: what an ordinary user may have.
 const USER_MODE_ONLY: u64 = 1;
+/// Written pages from which on a second thread scans, which takes some 40 us to make.
+const MANY: usize = 4096;
+/// What one table of pages covers.
+const TABLE_BYTES: u64 = 2 << 20;
 /// Pages of a running program that are copied at a time.
 const AHEAD: usize = 256;
 
@@ -70,12 +74,24 @@ impl Tracker {
     /// Memory for many calls in the program, made with the first use, at a checkpoint: every checkpoint has it mapped. Made again if the program has
     /// unmapped it.
     pub fn batch(&self, stopped: &mut Stopped<'_>) -> Result<MutexGuard<'_, Option<Batch>>, Error> {
-        let mut batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
         let mappings = stopped.mappings()?;
-        if !batch.as_ref().is_some_and(|batch| batch.is_mapped(&mappings)) {
+        let is_there = self.has_batch_in(&mappings);
+        let mut batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
+        if !is_there {
             *batch = Some(Batch::new(stopped)?);
         }
         Ok(batch)
+    }
+
+    /// Whether that memory was made.
+    pub fn has_batch(&self) -> bool {
+        self.batch.lock().unwrap_or_else(PoisonError::into_inner).is_some()
+    }
+
+    /// Whether it was made and is among these mappings.
+    pub fn has_batch_in(&self, mappings: &[Entry]) -> bool {
+        let batch = self.batch.lock().unwrap_or_else(PoisonError::into_inner);
+        batch.as_ref().is_some_and(|batch| batch.is_mapped(mappings))
     }
 
     /// Pages of the mapping that were written, protected again if `protect`. Pages are protected before they are copied, so no write is lost.
@@ -200,19 +216,57 @@ pub(crate) struct Memory {
     pub anew: Vec<(u64, u64)>,
 }
 
-/// Copies what was written since the last checkpoint.
+/// Scans and protects the mappings; `in_halves`: a second thread does one of them.
+fn scan_all(tracker: &Tracker, kept: Vec<Entry>, in_halves: bool) -> Result<Vec<(Entry, Scan)>, Error> {
+    let scan = |entries: Vec<Entry>| -> Result<Vec<(Entry, Scan)>, Error> {
+        entries.into_iter().map(|entry| tracker.scan(&entry, true).map(|scan| (entry, scan))).collect()
+    };
+    if !in_halves {
+        return scan(kept);
+    }
+    let (low, high) = halves(kept);
+    std::thread::scope(|scope| {
+        let high = scope.spawn(|| scan(high));
+        let mut found = scan(low)?;
+        found.extend(high.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?);
+        Ok(found)
+    })
+}
+
+/// Parts of about the same size; a mapping is cut where a table of the kernel's ends.
+fn halves(kept: Vec<Entry>) -> (Vec<Entry>, Vec<Entry>) {
+    let mut left = kept.iter().map(|entry| entry.end - entry.start).sum::<u64>() / 2;
+    let (mut low, mut high) = (Vec::new(), Vec::new());
+    for entry in kept {
+        let cut = (entry.start + left.min(entry.end - entry.start)) / TABLE_BYTES * TABLE_BYTES;
+        left = left.saturating_sub(entry.end - entry.start);
+        match cut.clamp(entry.start, entry.end) {
+            cut if cut == entry.start && left == 0 => high.push(entry),
+            cut if left > 0 || cut == entry.end => low.push(entry),
+            cut => {
+                low.push(Entry { end: cut, ..entry.clone() });
+                high.push(Entry { start: cut, ..entry });
+            }
+        }
+    }
+    (low, high)
+}
+
+/// Copies what was written since the last checkpoint; `expected`: pages that this may be.
 pub(crate) fn memory(
     stopped: &mut Stopped<'_>,
     tracker: &Tracker,
     pool: &mut Pool,
     before: Option<&[Entry]>,
+    expected: usize,
 ) -> Result<Memory, Error> {
     let mappings = stopped.mappings()?;
     let (mut readable, mut hidden) = (Vec::new(), Vec::new());
     let mut anew = Vec::new();
-    for entry in tracker.kept(&mappings) {
+    let kept: Vec<Entry> = tracker.kept(&mappings).into_iter().cloned().collect();
+    for (entry, scan) in scan_all(tracker, kept, expected >= MANY)? {
         let changed = if entry.protection & libc::PROT_READ != 0 { &mut readable } else { &mut hidden };
-        match tracker.scan(entry, true)? {
+        match scan {
             Scan::Written(mut pages) => changed.append(&mut pages),
             Scan::Fresh(mut pages) => {
                 anew.push((entry.start, entry.end));
@@ -327,4 +381,41 @@ pub(crate) fn state(
     }
     state.threads = threads;
     Ok(state)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn halves_are_all_of_it() {
+        let entry = |start: u64, end: u64| Entry {
+            start,
+            end,
+            protection: libc::PROT_READ,
+            shared: false,
+            offset: 0,
+            inode: 0,
+            name: String::new(),
+        };
+        const MIB: u64 = 1 << 20;
+        let cases: [&[(u64, u64)]; 5] = [
+            &[(0x1000, 0x3000), (64 * MIB, 320 * MIB), (400 * MIB, 401 * MIB)],
+            &[(64 * MIB, 65 * MIB), (66 * MIB, 67 * MIB)],
+            &[(0x1000, 0x2000)],
+            &[],
+            &[(2 * MIB, 4 * MIB), (4 * MIB, 6 * MIB), (6 * MIB, 7 * MIB)],
+        ];
+        for case in cases {
+            let all: Vec<Entry> = case.iter().map(|(start, end)| entry(*start, *end)).collect();
+            let (low, high) = halves(all.clone());
+            let pages = |entries: &[Entry]| -> Vec<u64> {
+                entries.iter().flat_map(|e| (e.start..e.end).step_by(PAGE as usize)).collect()
+            };
+            let both = [pages(&low), pages(&high)].concat();
+            assert_eq!(both, pages(&all), "{case:?}");
+            let (few, many) = (pages(&low).len().min(pages(&high).len()), both.len());
+            assert!(many < 60_000 || few * 5 > many * 2, "{case:?}: {few} of {many}");
+        }
+    }
 }

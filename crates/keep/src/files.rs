@@ -10,7 +10,7 @@ use crate::restore::Restored;
 use graft::{Batch, Call, Process, Stopped};
 use orbit_linux::{open_file, procfs};
 use std::collections::BTreeMap;
-use std::fs::{self, File, Metadata, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::sync::Arc;
@@ -31,6 +31,8 @@ pub(crate) struct FileState {
     device: u64,
     inode: u64,
     is_openable: bool,
+    /// `/dev/null` or its like.
+    is_memory_device: bool,
     flags: i32,
     pub detail: Detail,
     locks: Vec<Lock>,
@@ -47,6 +49,7 @@ impl FileState {
         Some(FileState {
             fd,
             is_openable: (file.is_file() || file.is_dir()) && !name.ends_with(" (deleted)") && name.starts_with('/'),
+            is_memory_device: file.file_type().is_char_device() && libc::major(file.rdev()) == MEMORY_DEVICES,
             name,
             device: file.dev(),
             inode: file.ino(),
@@ -66,18 +69,14 @@ impl FileState {
     }
 
     /// Whether a duplicate in the keeper does no harm: see the module's head.
-    fn may_be_held(&self, file: &Metadata) -> bool {
+    fn may_be_held(&self) -> bool {
         let is_read_only = self.flags & libc::O_ACCMODE == libc::O_RDONLY;
         match self.detail {
             Detail::Event { .. } | Detail::Timer { .. } | Detail::Signal { .. } | Detail::Epoll { .. } => true,
             Detail::Regular { .. } | Detail::Folder { .. } => {
                 self.locks.is_empty() && (is_read_only || self.name.ends_with(" (deleted)"))
             }
-            _ => {
-                self.name.starts_with("anon_inode:inotify")
-                    || is_pidfd(&self.name)
-                    || (file.file_type().is_char_device() && libc::major(file.rdev()) == MEMORY_DEVICES)
-            }
+            _ => self.name.starts_with("anon_inode:inotify") || is_pidfd(&self.name) || self.is_memory_device,
         }
     }
 }
@@ -106,8 +105,7 @@ fn all(process: &Process, hold: bool, before: &[FileState]) -> Vec<FileState> {
     if hold {
         let mut held = 0;
         for file in files.iter_mut().filter(|file| file.first == file.fd) {
-            let Ok(meta) = fs::metadata(format!("/proc/{pid}/fd/{}", file.fd)) else { continue };
-            if held == MOST_HELD || !file.may_be_held(&meta) {
+            if held == MOST_HELD || !file.may_be_held() {
                 continue;
             }
             let earlier = before.iter().find(|was| was.fd == file.fd).and_then(|was| was.held.clone());

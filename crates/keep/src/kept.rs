@@ -134,6 +134,9 @@ impl Kept {
             if shared.images() != image || !shared.is_ready() {
                 return Ok(Err(Taken::NotReady));
             }
+            // Nothing is made in it, so what is read beside is its own.
+            let is_begun = tracker.as_ref().is_some_and(Tracker::has_batch);
+            outside.filter(|_| is_begun).into_iter().for_each(Beside::start);
             if !shared.is_mapped(&stopped.mappings()?) {
                 return Err(Error::Unkept(
                     "it has executed another program, which does not have the keeper's library".into(),
@@ -156,11 +159,17 @@ impl Kept {
             }
             let Some(tracker) = tracker.as_ref() else { return Ok(Err(Taken::NotReady)) };
             let logged = Some((shared.serving(), shared.after_syscall(), shared.again()));
+            let is_left = tracker.has_batch_in(&stopped.mappings()?);
+            if !is_left && is_begun {
+                // The batch is made again, with descriptors in the program.
+                outside.into_iter().for_each(Beside::discard);
+            }
             let mut batch = if shared.has_log() { None } else { Some(tracker.batch(stopped)?) };
-            // The batch was made with descriptors of the program: from here on they are its own.
-            outside.into_iter().for_each(Beside::start);
+            if !is_begun {
+                outside.into_iter().for_each(Beside::start);
+            }
             is_scanned = true;
-            let memory = capture::memory(stopped, tracker, &mut pool, before.as_deref())?;
+            let memory = capture::memory(stopped, tracker, &mut pool, before.as_deref(), *expected)?;
             let kernel = match (batch.as_mut().and_then(|batch| batch.as_mut()), outside) {
                 (Some(batch), Some(outside)) => {
                     let (outside, files) = outside.result();
