@@ -128,6 +128,20 @@ impl<'p> Stopped<'p> {
         Ok(now)
     }
 
+    /// Returns the mappings that the program has once it is released: without regions of ours that were not [left](Stopped::leave), and memory for
+    /// arguments of calls.
+    ///
+    /// # Errors
+    /// As [`Process::mappings`].
+    pub fn lasting_mappings(&self) -> Result<Vec<Entry>, Error> {
+        let mut mappings = self.mappings()?;
+        let goes = |entry: &Entry| {
+            self.undo.iter().any(|undo| matches!(undo, Undo::Unmap { start, .. } if *start == entry.start))
+        };
+        mappings.retain(|entry| !goes(entry));
+        Ok(mappings)
+    }
+
     /// Reads memory: see [`Process::read`]. Not torn, as far as no other process shares the memory.
     ///
     /// # Errors

@@ -260,7 +260,8 @@ pub(crate) fn memory(
     before: Option<&[Entry]>,
     expected: usize,
 ) -> Result<Memory, Error> {
-    let mappings = stopped.mappings()?;
+    // The first checkpoint has regions that are not the program's: a rollback would map them again.
+    let mappings = stopped.lasting_mappings()?;
     let (mut readable, mut hidden) = (Vec::new(), Vec::new());
     let mut anew = Vec::new();
     let kept: Vec<Entry> = tracker.kept(&mappings).into_iter().cloned().collect();

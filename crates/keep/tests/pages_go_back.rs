@@ -5,10 +5,46 @@ mod common;
 
 use common::{KEEP, Scratch, count, events, lacks, lacks_tracking, until};
 use std::fs;
+use std::path::PathBuf;
 use std::process::Command;
+
+fn compiled(scratch: &Scratch) -> PathBuf {
+    let program = scratch.join("pages");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/pages.c");
+    let compiled = Command::new("cc").args(["-O1", source, "-o"]).arg(&program).status().expect("cc");
+    assert!(compiled.success());
+    program
+}
 
 /// The rungs newest and older, for crashes at one address.
 const CRASHES: usize = 3;
+
+/// The keeper has memory of its own in the program while that stands still for its first checkpoint.
+#[test]
+fn the_first_checkpoint_has_only_mappings_of_the_program() {
+    if lacks("cc") || lacks_tracking() {
+        return;
+    }
+    let scratch = Scratch::new("pages-first");
+    let program = compiled(&scratch);
+    let file = scratch.join("events");
+    let mut keeper = Command::new(KEEP)
+        .args(["--every", "2s", "--events"])
+        .arg(&file)
+        .arg("--")
+        .arg(&program)
+        .arg(&scratch.0)
+        .spawn()
+        .expect("orbit-keep");
+    until("it is kept", || (count(&file, "kept") > 0).then_some(()));
+    fs::write(scratch.join("crash"), "").expect("written");
+    until("it is put back", || (count(&file, "recovered") > 0).then_some(()));
+    fs::write(scratch.join("stop"), "").expect("written");
+    assert_eq!(until("it exits", || keeper.try_wait().expect("a child")).code(), Some(7), "no page was wrong");
+    let all = events(&file);
+    let put_back = all.iter().find(|e| e["event"] == "recovered").expect("a recovery");
+    assert_eq!(put_back["restored"]["mappings"], 0, "{put_back}");
+}
 
 #[test]
 fn every_page_is_that_of_the_checkpoint() {
@@ -16,10 +52,7 @@ fn every_page_is_that_of_the_checkpoint() {
         return;
     }
     let scratch = Scratch::new("pages");
-    let program = scratch.join("pages");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/pages.c");
-    let compiled = Command::new("cc").args(["-O1", source, "-o"]).arg(&program).status().expect("cc");
-    assert!(compiled.success());
+    let program = compiled(&scratch);
     let file = scratch.join("events");
     let mut keeper = Command::new(KEEP)
         .args(["--every", "60ms", "--events"])
