@@ -24,8 +24,6 @@ use std::os::unix::fs::MetadataExt;
 
 /// Ranges up to this many are dropped by calls in the program; with more, pages of zeros are written.
 const DROPPED_BY_CALLS: usize = 64;
-/// Pages from which on a second thread, which takes some 40 us to make, pays.
-const MANY: usize = 128;
 const ZEROS: Bytes = [0; PAGE as usize];
 
 /// What a rollback did.
@@ -140,24 +138,11 @@ fn memory(
     wanted.extend(differ.into_iter().filter(|address| is_in(*address)));
     let (held, gone): (Vec<u64>, Vec<u64>) = wanted.into_iter().partition(|address| image.get(*address).is_some());
     let pages: Vec<&Bytes> = held.iter().filter_map(|address| image.get(*address)).collect();
-    write(tracker, &held, &pages)?;
+    tracker.write(&held, &pages)?;
     done.pages = held.len();
     done.dropped = gone.len();
     drop_pages(stopped, tracker, &kept, &gone)?;
     kept.iter().try_for_each(|entry| tracker.protect(entry))
-}
-
-/// Writes pages, many by two threads: each is fetched from memory that no cache has, so that one processor mostly waits.
-fn write(tracker: &Tracker, addresses: &[u64], pages: &[&Bytes]) -> Result<(), Error> {
-    if addresses.len() < MANY {
-        return tracker.write(addresses, pages);
-    }
-    let half = addresses.len() / 2;
-    std::thread::scope(|scope| {
-        let other = scope.spawn(|| tracker.write(&addresses[half..], &pages[half..]));
-        let first = tracker.write(&addresses[..half], &pages[..half]);
-        first.and(other.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic)))
-    })
 }
 
 /// Makes pages again what their mapping holds by itself.
