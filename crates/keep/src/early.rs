@@ -18,8 +18,9 @@ pub(crate) struct Early {
 }
 
 impl Early {
-    /// A checkpoint of so many pages kept the keeper busy for `took` until `now`. That counts
-    /// whole, since the program, or who asks it, may have needed that processor.
+    /// A checkpoint of so many pages took so much of the program's time and of the keeper's
+    /// processor, until `now`. Not how long it was until its end: on a loaded machine that would
+    /// put off the next one without need.
     pub fn taken(&mut self, took: Duration, pages: usize, now: Instant) {
         let pages = u32::try_from(pages).unwrap_or(u32::MAX);
         let cost = took.saturating_add(FIRST_WRITE.saturating_mul(pages));

@@ -24,6 +24,7 @@ use crate::shared::{Counts, CrashReport, Shared};
 use crate::signals::Signals;
 use crate::stack::Stacks;
 use graft::Process;
+use orbit_linux::clock::thread_cpu_ns;
 use std::collections::HashSet;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
@@ -404,7 +405,7 @@ impl Keeper {
     /// Takes a checkpoint, or puts it off.
     fn checkpoint(&mut self) -> bool {
         let wishes = self.shared.wishes();
-        let mut since = Instant::now();
+        let mut used = thread_cpu_ns();
         let mut taken = self.kept.checkpoint(&self.shared);
         if matches!(taken, Ok(Taken::Unsafe)) && self.shared.has_log() {
             self.shared.ask();
@@ -412,14 +413,15 @@ impl Keeper {
             while !self.shared.is_parked() && self.shared.crash().is_none() && Instant::now() < end {
                 self.shared.wait_bell(self.shared.bell(), Duration::from_millis(1));
             }
-            since = Instant::now();
+            used = thread_cpu_ns();
             taken = self.kept.checkpoint(&self.shared);
             self.shared.release();
         }
         match taken {
             Ok(Taken::Checkpoint(figures)) => {
                 let now = Instant::now();
-                self.early.taken(now - since, figures.pages, now);
+                let busy = Duration::from_nanos(thread_cpu_ns().saturating_sub(used));
+                self.early.taken(busy + figures.pause, figures.pages, now);
                 self.figures.checkpoints += 1;
                 self.wishes = wishes;
                 self.shared.grant(wishes);
