@@ -33,18 +33,15 @@ impl Kind {
 pub enum Unit {
     /// CPU time of the thread, nanoseconds.
     CpuNs,
-    /// Instructions of the thread in user space.
-    Instructions,
     /// Time blocked, nanoseconds.
     WaitNs,
 }
 
 impl Unit {
-    /// `cpu_ns`, `instructions` or `wait_ns`.
+    /// `cpu_ns` or `wait_ns`.
     pub fn word(self) -> &'static str {
         match self {
             Unit::CpuNs => "cpu_ns",
-            Unit::Instructions => "instructions",
             Unit::WaitNs => "wait_ns",
         }
     }
@@ -133,7 +130,7 @@ pub struct Hang {
     pub comm: String,
     /// The section it is in, where sections are marked.
     pub section: Option<String>,
-    /// CPU time or instructions since it last got on, when it was judged (busy); time waited, up to the report (blocked).
+    /// CPU time since it last got on, when it was judged (busy); time waited, up to the report (blocked).
     pub progress: u64,
     /// What it usually is; nothing without a history.
     pub usual: Option<u64>,

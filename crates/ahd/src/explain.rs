@@ -1,6 +1,7 @@
 //! A verdict in words and with stacks. Only here threads are stopped, tens of microseconds each.
 //!
-//! Owns: the sentence of a report, and [`Explainer`], which takes the stacks. Refuses: to change a verdict.
+//! Owns: the sentence of a report, and [`Explainer`], which takes the stacks; [`without_stacks`] does without. Refuses: to change a
+//! verdict.
 
 use crate::event::{Edge, Event, Hang, Involved, Kind, Unit};
 use crate::facts::{Facts, Id, Thread};
@@ -59,15 +60,54 @@ impl Explainer {
             taken[..=at].rotate_right(1);
         }
         taken.truncate(STACKS);
-        let first = taken.first().map(|t| Id { pid: t.pid, tid: t.tid });
-        let (pid, tid) = first.map_or((0, 0), |id| (id.pid, id.tid));
+        let pid = taken.first().map_or(0, |t| t.pid);
         let tids: Vec<i32> = threads.iter().filter(|id| id.pid == pid).map(|id| id.tid).collect();
         let runtime = self.stacks.runtime(pid, &tids, verdict.sure == Sure::Guess);
+        report(verdict, before, (facts, history), taken, runtime)
+    }
+}
+
+/// The verdict as an event, by what is known without the processes: no stack, and threads as the facts have them.
+pub(crate) fn without_stacks(
+    verdict: &Verdict,
+    before: Option<(Sure, f64)>,
+    (facts, history): (&Facts, &History),
+) -> Event {
+    let one = |id: Id| {
+        let thread = facts.threads.get(&id);
+        let does = thread.map_or_else(|| "has ended".to_owned(), |t| does(facts, t));
+        let comm = thread.map_or_else(String::new, |t| t.comm.clone());
+        Involved { pid: id.pid, tid: id.tid, comm, does, stack: Vec::new(), python: Vec::new(), note: None }
+    };
+    let threads = involved(verdict, facts, history).into_iter().take(STACKS).map(one).collect();
+    report(verdict, before, (facts, history), threads, Vec::new())
+}
+
+/// What a thread does, by the facts.
+fn does(facts: &Facts, thread: &Thread) -> String {
+    if !thread.sleeps() {
+        return "runs, or waits for a CPU".to_owned();
+    }
+    match wakers(facts, thread) {
+        Wakers::Only { how, .. } => format!("waits for {}", what(thread.id.tid, how)),
+        Wakers::World => format!("waits in {}", call_name(thread.sight.nr).unwrap_or("a system call")),
+    }
+}
+
+fn report(
+    verdict: &Verdict,
+    before: Option<(Sure, f64)>,
+    (facts, history): (&Facts, &History),
+    taken: Vec<Involved>,
+    runtime: Vec<String>,
+) -> Event {
+        let first = taken.first().map(|t| Id { pid: t.pid, tid: t.tid });
+        let (pid, tid) = first.map_or((0, 0), |id| (id.pid, id.tid));
         let mut why = sentence(verdict, facts, taken.first());
         if let Some((sure, ago)) = before {
             why += &format!(" (reported as a {sure} {ago:.1} s ago)").replace("a likely", "likely");
         }
-        let more = threads.len().saturating_sub(STACKS);
+        let more = involved(verdict, facts, history).len().saturating_sub(STACKS);
         if more > 0 {
             why += &format!("; {more} more threads are part of it");
         }
@@ -100,7 +140,12 @@ impl Explainer {
             cycle: cycle(verdict, facts),
             runtime,
         }))
-    }
+}
+
+/// That a hang is over, `after` seconds after its report.
+pub(crate) fn over(verdict: &Verdict, after: f64, (facts, history): (&Facts, &History)) -> Option<Event> {
+    let Id { pid, tid } = involved(verdict, facts, history).first().copied()?;
+    Some(Event::Recovered { pid, tid, kind: kind(verdict), after: seconds(after) })
 }
 
 /// Busy or blocked.
@@ -122,7 +167,7 @@ fn usual(verdict: &Verdict) -> Option<f64> {
 
 /// The threads of a verdict, the one to blame first. Of a port without answers: threads of its process that are not where they
 /// wait for work, else its first one.
-pub(crate) fn involved(verdict: &Verdict, facts: &Facts, history: &History) -> Vec<Id> {
+fn involved(verdict: &Verdict, facts: &Facts, history: &History) -> Vec<Id> {
     if !verdict.threads.is_empty() {
         return verdict.threads.clone();
     }
@@ -148,14 +193,16 @@ fn sentence(verdict: &Verdict, facts: &Facts, first: Option<&Involved>) -> Strin
         let comm = facts.threads.get(id).map_or("?", |t| &t.comm);
         format!("thread {} ({comm})", id.tid)
     };
-    let at = first.map(|t| place(&t.stack)).unwrap_or_default();
+    // A recording has no stacks.
+    let at = |t: &Involved| if t.stack.is_empty() && t.note.is_none() { None } else { Some(place(&t.stack)) };
+    let at = first.and_then(at).map_or_else(String::new, |place| format!(" in {place}"));
     match &verdict.why {
-        Why::ClosedSet(members) => closed(members, &name),
+        Why::ClosedSet(members) => closed(members, verdict.sure, &name),
         Why::LoopLeft { away, longest, returns, call, waiting } => {
             let who = verdict.threads.last().map(&name).unwrap_or_default();
             let does = match call {
-                None => format!("uses the CPU in {at}"),
-                Some(nr) => format!("is asleep in {} in {at}", call_name(*nr).unwrap_or("a system call")),
+                None => format!("uses the CPU{at}"),
+                Some(nr) => format!("is asleep in {}{at}", call_name(*nr).unwrap_or("a system call")),
             };
             let input = match &waiting[..] {
                 [] => String::new(),
@@ -169,7 +216,7 @@ fn sentence(verdict: &Verdict, facts: &Facts, first: Option<&Involved>) -> Strin
         Why::LockHeld { waiter, waited, at: lock, holder, reader } => {
             let waits = format!("{} has been blocked on lock {lock:#x} for {waited:.1} s", name(waiter));
             match (holder, reader, first.and_then(|t| taken_twice(&t.stack))) {
-                (Some(holder), ..) => format!("{waits}, held by {} which is in {at}", name(holder)),
+                (Some(holder), ..) => format!("{waits}, held by {}{}", name(holder), at.replacen(" in", " which is in", 1)),
                 (None, Some(reader), _) => format!(
                     "{waits} that readers hold, and {} waits behind it to read: a reader that takes the lock again behind a \
                      waiting writer waits for itself",
@@ -188,12 +235,12 @@ fn sentence(verdict: &Verdict, facts: &Facts, first: Option<&Involved>) -> Strin
             let ms = |ns: &u64| *ns as f64 / 1e6;
             match (used, usual) {
                 (Some(used), Some(usual)) => format!(
-                    "{thread} spins in section {section}, in {at}: {:.0} ms of CPU, usually {:.3} ms",
+                    "{thread} spins in section {section}{at}: {:.0} ms of CPU, usually {:.3} ms",
                     ms(used),
                     ms(usual)
                 ),
                 (Some(used), None) => format!(
-                    "{thread} spins in section {section}, in {at}: {:.0} ms of CPU, allowed {:.0} ms (what it usually uses is \
+                    "{thread} spins in section {section}{at}: {:.0} ms of CPU, allowed {:.0} ms (what it usually uses is \
                      not known yet)",
                     ms(used),
                     ms(check)
@@ -223,33 +270,40 @@ fn taken_twice(stack: &[Frame]) -> Option<&str> {
     below.any(|name| name == Some(taker)).then_some(taker)
 }
 
-fn closed(members: &[(Id, How)], name: &dyn Fn(&Id) -> String) -> String {
-    let waits = |(id, how): &(Id, How)| {
-        let what = match how {
-            How::Lock { at, owner, lives: true } if *owner == id.tid => {
-                format!("lock {at:#x}, which it holds itself")
-            }
-            How::Lock { at, owner, lives: true } => format!("lock {at:#x} held by thread {owner}"),
-            How::Lock { at, owner, lives: false } => format!("lock {at:#x} held by thread {owner}, which has ended"),
-            How::ForkedLock { at, owner } => {
-                format!("lock {at:#x}, which thread {owner} held when the process was forked from its own")
-            }
-            How::Join(tid) => format!("the end of thread {tid}"),
-            How::Word(at) => format!("a wake-up at {at:#x}"),
-            How::Read(fd) => format!("input at descriptor {fd}"),
-            How::Write(fd) => format!("room at descriptor {fd}"),
-            How::FileLock(fd) => format!("a lock on the file of descriptor {fd}"),
-            How::Child => "a child to exit".into(),
-            How::Events => "events".into(),
-        };
-        format!("{} of process {} waits for {what}", name(id), id.pid)
-    };
+fn closed(members: &[(Id, How)], sure: Sure, name: &dyn Fn(&Id) -> String) -> String {
+    let waits =
+        |(id, how): &(Id, How)| format!("{} of process {} waits for {}", name(id), id.pid, what(id.tid, *how));
     const SHOWN: usize = 4;
     let shown: Vec<String> = members.iter().take(SHOWN).map(waits).collect();
     let more = members.len().saturating_sub(SHOWN);
     let more = if more > 0 { format!("; and {more} more") } else { String::new() };
     let nobody = if members.len() == 1 { "nobody else can end that" } else { "only these could wake each other" };
-    format!("{}{more}: {nobody}", shown.join("; "))
+    let is_open = |(_, how): &(Id, How)| matches!(how, How::Lock { is_open: true, .. });
+    let unless = if sure < Sure::Certain && members.iter().any(is_open) {
+        ", unless another thread unlocks what it did not lock"
+    } else {
+        ""
+    };
+    format!("{}{more}: {nobody}{unless}", shown.join("; "))
+}
+
+/// What a thread waits for.
+fn what(tid: i32, how: How) -> String {
+    match how {
+        How::Lock { at, owner, lives: true, .. } if owner == tid => format!("lock {at:#x}, which it holds itself"),
+        How::Lock { at, owner, lives: true, .. } => format!("lock {at:#x} held by thread {owner}"),
+        How::Lock { at, owner, .. } => format!("lock {at:#x} held by thread {owner}, which has ended"),
+        How::ForkedLock { at, owner } => {
+            format!("lock {at:#x}, which thread {owner} held when the process was forked from its own")
+        }
+        How::Join(tid) => format!("the end of thread {tid}"),
+        How::Word(at) => format!("a wake-up at {at:#x}"),
+        How::Read(fd) => format!("input at descriptor {fd}"),
+        How::Write(fd) => format!("room at descriptor {fd}"),
+        How::FileLock(fd) => format!("a lock on the file of descriptor {fd}"),
+        How::Child => "a child to exit".into(),
+        How::Events => "events".into(),
+    }
 }
 
 /// Who waits for whom, as far as it is known.

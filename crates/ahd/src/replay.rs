@@ -1,12 +1,15 @@
 //! Recordings: one [`Record`] a line, read back and judged without any process.
 //!
-//! Owns: reading (plain or gzip), the writer for `--record`, and [`replay`]. Promises: a line that is cut off at the end is left out;
+//! Owns: reading (plain or gzip), the writer for `--record`, [`replay`], and [`events`]. Promises: a line that is cut off at the end is left out;
 //! any other line that is no record is an error with its number. Bounded: at most `MOST` bytes unpacked.
 
+use crate::event::Event;
+use crate::explain;
 use crate::facts::{Facts, Record};
 use crate::history::History;
 use crate::judge::{Verdict, judge};
 use crate::limits::Limits;
+use crate::report::{News, Reports};
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
 use std::path::Path;
@@ -87,6 +90,30 @@ pub fn replay(records: &[Record], limits: &Limits, each: &mut dyn FnMut(&Scene, 
         let verdicts = scene.take(record, limits);
         if matches!(record, Record::Tick { .. }) {
             each(&scene, verdicts);
+        }
+    }
+}
+
+/// Judges a recording, and hands over what live watching would have reported, without stacks, with the time of each, s.
+pub fn events(records: &[Record], limits: &Limits, each: &mut dyn FnMut(f64, Event)) {
+    let (mut scene, mut reports) = (Scene::default(), Reports::default());
+    for record in records {
+        if let Record::Thread(sight) = record
+            && sight.exec != 0
+        {
+            reports.forget(sight.p);
+        }
+        let verdicts = scene.take(record, limits);
+        if !matches!(record, Record::Tick { .. }) {
+            continue;
+        }
+        let Scene { facts, history } = &scene;
+        for news in reports.take(verdicts, facts) {
+            let event = match news {
+                News::Hang { verdict, before } => Some(explain::without_stacks(&verdict, before, (facts, history))),
+                News::Over { verdict, after } => explain::over(&verdict, after, (facts, history)),
+            };
+            event.into_iter().for_each(|event| each(facts.now, event));
         }
     }
 }

@@ -11,8 +11,9 @@ use std::collections::BTreeSet;
 
 /// Verdicts of one process within this time are one hang, s.
 const TOGETHER: f64 = 1.0;
-/// A hang that no rule has found for so long is over, s.
+/// A hang that no rule has found for so long, s, and in so many scans, is over: on a slow machine a scan may take that long.
 const OVER: f64 = 3.0;
+const OVER_SCANS: u32 = 5;
 /// Hangs that are remembered: of more the oldest are forgotten.
 const MOST: usize = 256;
 
@@ -49,6 +50,8 @@ struct Hang {
     verdict: Verdict,
     reported: f64,
     seen: f64,
+    /// Scans since.
+    missed: u32,
 }
 
 /// See the module's head.
@@ -80,6 +83,7 @@ impl Reports {
                     verdict,
                     reported: now,
                     seen: now,
+                    missed: 0,
                 });
                 continue;
             };
@@ -90,7 +94,7 @@ impl Reports {
                 let more = verdict.threads.iter().filter(|id| !first.threads.contains(id));
                 first.threads.extend(more.copied().collect::<Vec<_>>());
             }
-            hang.seen = now;
+            (hang.seen, hang.missed) = (now, 0);
             hang.keys.insert(verdict.key);
             hang.threads.extend(&verdict.threads);
             hang.pids.extend(pids);
@@ -100,15 +104,25 @@ impl Reports {
                 (hang.verdict, hang.reported) = (verdict, now);
             }
         }
-        self.hangs.retain(|hang| {
-            let lives = hang.pids.iter().any(|pid| facts.processes.contains_key(pid));
-            let over = now - hang.seen > OVER;
-            if lives && over {
+        self.hangs.retain_mut(|hang| {
+            if hang.seen == now {
+                return true;
+            }
+            hang.missed += 1;
+            let over = now - hang.seen > OVER && hang.missed >= OVER_SCANS;
+            // Of one whose processes have ended it is not said. It is remembered for as long, for one that could not be read for a
+            // moment looks as if it had.
+            if over && hang.pids.iter().any(|pid| facts.processes.contains_key(pid)) {
                 news.push(News::Over { verdict: hang.verdict.clone(), after: hang.seen - hang.reported });
             }
-            lives && !over
+            !over
         });
         news
+    }
+
+    /// Forgets the hangs of a process alone that runs another program, or is watched no more.
+    pub fn forget(&mut self, pid: i32) {
+        self.hangs.retain(|hang| !hang.pids.iter().eq([&pid]));
     }
 }
 
@@ -189,7 +203,29 @@ mod tests {
         );
         assert_eq!(count(vec![left(), verdict(Key::Held(id(9)), Sure::Likely, &[9, 8])], 8.0), 1, "surer");
         assert_eq!(count(vec![verdict(Key::Left(id(20)), Sure::Guess, &[20])], 10.0), 1, "another thread, later");
-        assert_eq!(count(vec![verdict(Key::Left(id(20)), Sure::Guess, &[20])], 12.0), 1, "the first is over");
-        assert_eq!(count(vec![], 20.0), 1, "and the second");
+        let over: usize = (0..5)
+            .map(|i| count(vec![verdict(Key::Left(id(20)), Sure::Guess, &[20])], 12.0 + f64::from(i) * 0.08))
+            .sum();
+        assert_eq!(over, 1, "the first is over");
+        let over: usize = (0..5).map(|i| count(vec![], 20.0 + f64::from(i) * 0.08)).sum();
+        assert_eq!(over, 1, "and the second");
+    }
+
+    #[test]
+    fn a_hang_that_is_lost_from_sight_for_a_moment_is_the_same() {
+        let mut reports = Reports::default();
+        let closed = || vec![verdict(Key::Closed(Id { pid: 1, tid: 7 }), Sure::Likely, &[7, 8])];
+        assert_eq!(reports.take(closed(), &at(1.0)).len(), 1);
+        // Its process cannot be read in one scan, and is learnt anew.
+        assert_eq!(reports.take(vec![], &Facts { now: 1.1, ..Facts::default() }).len(), 0);
+        for i in 2..12 {
+            assert_eq!(reports.take(vec![], &at(1.0 + f64::from(i) * 0.1)).len(), 0);
+        }
+        assert_eq!(reports.take(closed(), &at(2.3)).len(), 0, "the same hang");
+        // A scan that took seconds, in which a thread was just being stopped for its stack.
+        assert_eq!(reports.take(vec![], &at(6.3)).len(), 0);
+        assert_eq!(reports.take(closed(), &at(6.4)).len(), 0, "still the same");
+        reports.forget(1);
+        assert_eq!(reports.take(closed(), &at(6.5)).len(), 1, "another program's");
     }
 }

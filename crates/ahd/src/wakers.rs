@@ -34,6 +34,8 @@ pub enum How {
         owner: i32,
         /// Whether a thread of that id lives.
         lives: bool,
+        /// The owner waits for it itself, or has ended, and any other thread could unlock it: its kind does not check that.
+        is_open: bool,
     },
     /// A lock that was held when the process was forked, by a thread that the process does not have.
     ForkedLock {
@@ -79,6 +81,10 @@ impl How {
 const MUTEX_KINDS: u32 = 1024;
 /// More threads than this never use one mutex: what looks so is no mutex.
 const MUTEX_USERS: u32 = 10_000;
+/// Of the kinds of glibc's mutexes, those that only their owner can unlock: recursive and checked ones (the low two bits), robust
+/// and priority-inheriting ones.
+const CHECKED_KINDS: [u32; 2] = [1, 2];
+const CHECKED_FLAGS: u32 = 16 | 32;
 /// FUTEX_PRIVATE_FLAG.
 const PRIVATE: u64 = 128;
 /// A time limit in ms beyond which a wait counts as without one: 24 days.
@@ -161,8 +167,14 @@ fn of_futex(facts: &Facts, thread: &Thread, wait: &WaitFacts) -> Wakers {
         let at = sight.a0;
         let own = facts.named_by(pid, owner);
         let other = || facts.threads.keys().find(|id| id.tid == owner).copied();
+        let is_checked = CHECKED_KINDS.contains(&(kind & 3)) || kind & CHECKED_FLAGS != 0;
+        // Who unlocks the locks of this process is not known by who locked them.
+        if !is_checked && facts.processes.get(&pid).is_some_and(|p| p.has_gates) {
+            return Wakers::World;
+        }
+        let lock = |lives, is_open: bool| How::Lock { at, owner, lives, is_open: is_open && !is_checked };
         return match own {
-            Some(id) => only(vec![id], How::Lock { at, owner, lives: true }),
+            Some(id) => only(vec![id], lock(true, id == thread.id)),
             // A lock of this process' memory alone: it came with the memory of the process that forked it.
             // The copy of the thread that forked is the process' first one: it may give back what that held.
             // The one that forked may have ended, or not be watched: threads of a process have later ids than it has.
@@ -170,11 +182,11 @@ fn of_futex(facts: &Facts, thread: &Thread, wait: &WaitFacts) -> Wakers {
                 let copy = Id { pid, tid: pid };
                 only(if thread.id == copy { Vec::new() } else { vec![copy] }, How::ForkedLock { at, owner })
             }
-            None if is_private => only(Vec::new(), How::Lock { at, owner, lives: false }),
+            None if is_private => only(Vec::new(), lock(false, true)),
             None => match other() {
-                Some(id) => only(vec![id], How::Lock { at, owner, lives: true }),
+                Some(id) => only(vec![id], lock(true, false)),
                 None if wait.alive => Wakers::World,
-                None => only(Vec::new(), How::Lock { at, owner, lives: false }),
+                None => only(Vec::new(), lock(false, true)),
             },
         };
     }

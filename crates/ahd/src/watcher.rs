@@ -4,7 +4,7 @@
 
 use crate::config::Config;
 use crate::event::{Event, Hang, Kind};
-use crate::explain::{Explainer, involved, kind};
+use crate::explain::{Explainer, kind, over};
 use crate::facts::{Facts, Id, Record};
 use crate::history::takes_events;
 use crate::judge::{judge, may_end_soon};
@@ -143,6 +143,7 @@ impl Watcher {
         });
         ended.into_iter().for_each(|pid| members.ended(pid));
         self.replaced.extend(&forget);
+        forget.iter().for_each(|pid| self.reports.forget(*pid));
         forget
             .extend(members.events.iter().filter_map(|e| if let Event::Left { pid } = e { Some(*pid) } else { None }));
         forget.into_iter().for_each(|pid| explainer.forget(pid));
@@ -169,10 +170,7 @@ impl Watcher {
                     hand(event);
                 }
                 News::Over { verdict, after } => {
-                    let first = involved(&verdict, &self.scene.facts, &self.scene.history).first().copied();
-                    let Some(Id { pid, tid }) = first else { continue };
-                    let after = Duration::try_from_secs_f64(after).unwrap_or_default();
-                    hand(Event::Recovered { pid, tid, kind: kind(&verdict), after });
+                    over(&verdict, after, (&self.scene.facts, &self.scene.history)).into_iter().for_each(&mut *hand);
                 }
             }
         }
@@ -247,6 +245,7 @@ impl Watcher {
     /// Forgets a process that is watched no more.
     fn forget(&mut self, pid: i32) {
         self.explainer.forget(pid);
+        self.reports.forget(pid);
         let ids: Vec<Id> = self.scene.facts.threads.keys().filter(|id| id.pid == pid).copied().collect();
         let t = self.sensor.now();
         for id in ids {

@@ -111,10 +111,13 @@ pub struct Args {
     /// Writes all facts to FILE, so that a false alarm can be judged again with --replay.
     #[arg(long, value_name = "FILE", conflicts_with = "replay")]
     record: Option<PathBuf>,
-    /// Judges a recording, and watches nothing: prints one verdict a line. Of a folder it judges all, with limits of 0.5, 1, 2 and 5 s: hangs
-    /// found, how soon, and healthy programs reported.
+    /// Judges a recording, and watches nothing: prints what would have been reported, without stacks. Of a folder it judges all, with limits
+    /// of 0.2, 0.5, 1, 2 and 5 s: hangs found, how soon, and healthy programs reported.
     #[arg(long, value_name = "FILE|FOLDER", conflicts_with_all = ["pid", "program", "system", "on_hang", "config", "section"])]
     replay: Option<PathBuf>,
+    /// With --replay: prints events, or figures, as JSON lines.
+    #[arg(long, requires = "replay")]
+    json: bool,
     /// Runs the detection in the guard itself: one process less, but a detector that fails takes the guard with it.
     #[arg(long)]
     in_process: bool,
@@ -138,7 +141,9 @@ const WAVE: Duration = Duration::from_secs(5);
 /// Runs the command until the program exits, or until it is asked to leave.
 pub fn run(args: &Args) -> Done {
     let done = match args.system {
-        None if args.replay.is_some() => replay::run(args.replay.as_deref().unwrap_or(Path::new("")), args.limit),
+        None if args.replay.is_some() => {
+            replay::run(args.replay.as_deref().unwrap_or(Path::new("")), args.limit, args.json)
+        }
         Some(action) => system::run(action, system::options(args.check_least), args.events.as_deref(), args.in_process),
         None => begin(args).and_then(|mut guard| {
             let code = guard.watch()?;

@@ -1,12 +1,14 @@
 //! `--replay FILE`: judges a recording, with no process in sight; of a folder all, with several limits.
 
+use super::show;
 use orbit_ahd::facts::Record;
-use orbit_ahd::{Limits, Sure, replay};
+use orbit_ahd::{Event, Limits, Sure, replay};
 use orbit_console::out::{Done, Failure};
-use std::collections::BTreeMap;
+use serde_json::{Value, json};
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// A limit in seconds, as `5s`, `500ms` or `5`.
 pub fn limit(text: &str) -> Result<f64, String> {
@@ -19,7 +21,7 @@ pub fn limit(text: &str) -> Result<f64, String> {
 }
 
 /// Limits that a folder of recordings is judged with, s.
-pub const LIMITS: [f64; 4] = [0.5, 1.0, 2.0, 5.0];
+pub const LIMITS: [f64; 5] = [0.2, 0.5, 1.0, 2.0, 5.0];
 /// A program that hangs says so a little late: a verdict so much before its mark counts as on the hang, s.
 const EARLY: f64 = 0.2;
 
@@ -76,10 +78,23 @@ impl Found {
         }
     }
 
-    fn line(&mut self, limit: f64) -> String {
+    /// Half of the delays are at most the first, all at most the second, s.
+    fn half_and_all(&mut self) -> (f64, f64) {
         self.delays.sort_by(f64::total_cmp);
-        let middle = self.delays.get(self.delays.len() / 2).copied().unwrap_or(0.0);
-        let longest = self.delays.last().copied().unwrap_or(0.0);
+        let at = |n: usize| self.delays.get(n).copied().unwrap_or(0.0);
+        (at(self.delays.len() / 2), at(self.delays.len().saturating_sub(1)))
+    }
+
+    fn value(&mut self, limit: f64) -> Value {
+        let (middle, longest) = self.half_and_all();
+        json!({
+            "limit_s": limit, "hangs": self.hangs, "found": self.found, "above_guess": self.sure, "delay_p50_s": middle,
+            "delay_max_s": longest, "healthy": self.healthy, "guesses": self.guesses, "alarms": self.alarms, "early": self.early,
+        })
+    }
+
+    fn line(&mut self, limit: f64) -> String {
+        let (middle, longest) = self.half_and_all();
         format!(
             "{limit:6.1} s  {:3} of {:3} ({:3} above a guess)  {middle:6.1} / {longest:5.1} s  {:3} of {:3} guesses, {:2} above; {} before the mark",
             self.found, self.hangs, self.sure, self.guesses, self.healthy, self.alarms, self.early
@@ -112,48 +127,66 @@ pub fn judge_all(folder: &Path, limits: &[f64]) -> Result<Vec<Found>, Failure> {
 }
 
 /// Judges all recordings of a folder with several limits, and prints what each finds.
-fn sweep(folder: &Path, limit: Option<f64>) -> Done {
+fn sweep(folder: &Path, limit: Option<f64>, json: bool) -> Done {
     let limits = limit.map_or_else(|| LIMITS.to_vec(), |limit| vec![limit]);
     let mut out = std::io::stdout().lock();
-    writeln!(out, "   LIMIT  HANGS FOUND                    DELAY P50 / MAX  HEALTHY PROGRAMS")?;
+    if !json {
+        writeln!(out, "   LIMIT  HANGS FOUND                    DELAY P50 / MAX  HEALTHY PROGRAMS")?;
+    }
     for (limit, mut found) in limits.iter().zip(judge_all(folder, &limits)?) {
-        writeln!(out, "{}", found.line(*limit))?;
+        if json { writeln!(out, "{}", found.value(*limit))? } else { writeln!(out, "{}", found.line(*limit))? }
     }
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints when each verdict was first reached, and with which certainty. Of a folder it prints what each of several limits finds.
-pub fn run(path: &Path, limit: Option<f64>) -> Done {
+/// Prints what watching would have reported, in the same words and with the time in the recording, or as its events; there are no
+/// stacks in a recording. Of a folder it prints what each of several limits finds.
+pub fn run(path: &Path, limit: Option<f64>, json: bool) -> Done {
     if path.is_dir() {
-        return sweep(path, limit);
+        return sweep(path, limit, json);
     }
     let records = replay::read(path).map_err(|e| Failure::Text(format!("cannot read {}: {e}", path.display())))?;
     let limits = limit.map_or_else(Limits::default, Limits::with_limit);
-    let mut known = BTreeMap::new();
-    let mut lines = Vec::new();
-    replay::replay(&records, &limits, &mut |scene, verdicts| {
-        for v in verdicts {
-            let before = known.entry(v.key).or_insert(None);
-            if before.is_none_or(|sure| sure < v.sure) {
-                *before = Some(v.sure);
-                let threads: Vec<String> = v.threads.iter().map(|id| format!("{}/{}", id.pid, id.tid)).collect();
-                let rule = v.key.rule();
-                lines.push(format!(
-                    "{:8.2} s  {rule:11} {:7} {}  {:?}",
-                    scene.facts.now,
-                    v.sure,
-                    threads.join(" "),
-                    v.why
-                ));
-            }
+    let command = |of: i32| {
+        let commands = records.iter().rev().filter_map(|r| match r {
+            Record::Process { p, cmd, .. } if *p == of => Some(cmd.trim_end()),
+            _ => None,
+        });
+        commands.into_iter().next().unwrap_or("")
+    };
+    let mut out = anstream::stdout().lock();
+    let (mut any, mut written) = (false, Ok(()));
+    replay::events(&records, &limits, &mut |t, event| {
+        any = true;
+        let at = Duration::try_from_secs_f64(t).unwrap_or_default();
+        let written_now = match &event {
+            event if json => show::json_replayed(&mut out, event, command(pid(event)), at),
+            event => write!(out, "{t:.1} s: ").and_then(|()| show::text(&mut out, event)),
+        };
+        if written.is_ok() {
+            written = written_now;
         }
     });
-    let mut out = std::io::stdout().lock();
-    for line in &lines {
-        writeln!(out, "{line}")?;
-    }
-    if lines.is_empty() {
-        writeln!(out, "silent")?;
+    written?;
+    if !any && !json {
+        writeln!(out, "nothing to report in {:.1} s", records.iter().rev().find_map(time).unwrap_or(0.0))?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The process that an event is about.
+fn pid(event: &Event) -> i32 {
+    match event {
+        Event::Hang(hang) => hang.pid,
+        Event::Joined { pid, .. }
+        | Event::Left { pid }
+        | Event::Recovered { pid, .. }
+        | Event::Sections { pid, .. }
+        | Event::Trouble { pid, .. } => *pid,
+    }
+}
+
+/// When a scan ended, s.
+fn time(record: &Record) -> Option<f64> {
+    if let Record::Tick { t, .. } = record { Some(*t) } else { None }
 }

@@ -27,11 +27,22 @@ fn ms(d: Duration) -> f64 {
 
 /// An event as one line of JSON; `at` is the time since the guard began. A hang has the command line of its process.
 pub fn json(to: &mut impl Write, event: &Event, command: &str, at: Duration) -> io::Result<()> {
+    line(to, value(event, command), at)
+}
+
+fn value(event: &Event, command: &str) -> Value {
     let mut value = orbit_ahd::json::value(event);
     if let Event::Hang(_) = event {
         value["command"] = json!(command);
     }
-    line(to, value, at)
+    value
+}
+
+/// An event of a recording: `at` is the time in it, which says nothing of the time by the clock.
+pub fn json_replayed(to: &mut impl Write, event: &Event, command: &str, at: Duration) -> io::Result<()> {
+    let mut value = value(event, command);
+    value["time_ms"] = json!(ms(at));
+    writeln!(to, "{value}")
 }
 
 /// How a module stands, as one line of JSON.
@@ -148,15 +159,14 @@ fn hang(to: &mut impl Write, h: &Hang) -> io::Result<()> {
 
 /// How much it did or waited, against what is usual and allowed, and since when. Of a wait progress is the time since.
 fn figures(h: &Hang) -> String {
-    let (unit, what) = match h.unit {
-        Unit::CpuNs => ("ms", "of CPU"),
-        Unit::Instructions => ("million", "instructions"),
+    let what = match h.unit {
+        Unit::CpuNs => "of CPU",
         // Whoever left its loop and runs does not wait.
-        Unit::WaitNs if h.kind == Kind::Busy => ("ms", "away from its loop"),
-        Unit::WaitNs => ("ms", "of waiting"),
+        Unit::WaitNs if h.kind == Kind::Busy => "away from its loop",
+        Unit::WaitNs => "of waiting",
     };
-    let value = |n: u64| format!("{:.1} {unit}", n as f64 / 1e6);
-    let usual = h.usual.map_or_else(String::new, |u| format!(", usually {:.3} {unit}", u as f64 / 1e6));
+    let value = |n: u64| format!("{:.1} ms", n as f64 / 1e6);
+    let usual = h.usual.map_or_else(String::new, |u| format!(", usually {:.3} ms", u as f64 / 1e6));
     // A ring is a hang from its first moment.
     let allowed = if h.check_value == 0 { String::new() } else { format!(", allowed {}", value(h.check_value)) };
     let since = if h.unit == Unit::WaitNs { String::new() } else { format!("since {:.0} ms, ", ms(h.since)) };

@@ -4,6 +4,7 @@
 //! learnt over time is [`crate::history`]'s, which the same records feed.
 
 mod ends;
+mod gates;
 mod record;
 
 pub use ends::{Access, Ends, Peer};
@@ -40,6 +41,8 @@ pub struct Process {
     pub unsure: Vec<Unsure>,
     /// When a thread of it was last seen to have ended, s.
     pub thread_ended: f64,
+    /// A lock of it was seen to be released by another thread than its owner.
+    pub has_gates: bool,
 }
 
 /// A thread.
@@ -65,6 +68,8 @@ pub struct Thread {
     pub starved_since: Option<f64>,
     /// The thread at the end of the chain of holders it waits for, and what that had lost when it was first known to be.
     pub owed_by: Option<(Id, f64)>,
+    /// The lock that it waited for before it last ran, if that had an owner.
+    left_lock: Option<gates::LeftLock>,
 }
 
 impl Thread {
@@ -156,7 +161,10 @@ impl Facts {
                     thread.stopped = true;
                 }
             }
-            Record::Tick { t, .. } => self.now = *t,
+            Record::Tick { t, .. } => {
+                self.now = *t;
+                self.find_gates();
+            }
             Record::Start { .. }
             | Record::Connections { .. }
             | Record::Marks { .. }
@@ -199,6 +207,7 @@ impl Facts {
             self.gone(id, sight.t);
             return (Seen::Same, None);
         }
+        let left_lock = self.left_lock(id);
         let process = self.processes.entry(id.pid).or_default();
         process.threads.insert(id.tid);
         if let Some(inner) = sight.ni {
@@ -217,6 +226,7 @@ impl Facts {
                 halted: 0.0,
                 starved_since: None,
                 owed_by: None,
+                left_lock: None,
             };
             self.threads.insert(id, thread);
             return (Seen::New, None);
@@ -249,7 +259,13 @@ impl Facts {
         let since = if slept { thread.since } else { sight.t };
         (thread.wait, thread.since, thread.same_owner_since, thread.owed_by) = (None, since, sight.t, None);
         thread.stopped = false;
-        (if sight.exec != 0 { Seen::Exec } else { Seen::Ran }, Some(old))
+        if sight.exec != 0 {
+            thread.left_lock = None;
+            process.has_gates = false;
+            return (Seen::Exec, Some(old));
+        }
+        thread.left_lock = left_lock.or(thread.left_lock);
+        (Seen::Ran, Some(old))
     }
 
     fn gone(&mut self, id: Id, t: f64) {

@@ -288,8 +288,6 @@ pub enum Unsure {
     IoUring,
     /// Another process shares its memory.
     SharedMemory,
-    /// It serves a file system: the kernel itself waits for it.
-    Fuse,
     /// It has a timer, which may end a wait by a signal.
     Timer,
 }

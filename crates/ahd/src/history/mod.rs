@@ -94,7 +94,17 @@ impl History {
 
     /// Sleeps between returns of all threads of a process to their homes.
     pub fn returns(&self, pid: i32) -> u64 {
+        self.habits(pid).map(|habit| habit.returns).sum()
+    }
+
+    /// Whether a thread of a process is where its events come in, or was after this moment, s.
+    pub fn was_at_event_loop(&self, pid: i32, since: f64) -> bool {
+        let was = |habit: &Habit| habit.at_home || habit.last_home.is_some_and(|(home, _)| home.t > since);
+        self.habits(pid).any(|habit| habit.is_event_loop && was(habit))
+    }
+
+    fn habits(&self, pid: i32) -> impl Iterator<Item = &Habit> {
         let all = self.threads.range(Id { pid, tid: i32::MIN }..=Id { pid, tid: i32::MAX });
-        all.map(|(_, habit)| habit.returns).sum()
+        all.map(|(_, habit)| habit)
     }
 }

@@ -1,8 +1,10 @@
 //! Closed set: sleeping threads, each of which only others of them could wake. Nobody outside can end it, so it lasts for ever.
 //!
 //! Certain where all waits are for locks and the ends of threads, whose memory names the holder; a ring of locks needs no time to
-//! be sure, only two scans between which nobody ran, whoever else waits for its threads. Else likely, after [`Limits::still`] seconds: a signal's handler that the
-//! process has could still end all other waits, so those count only where it catches none but those of runtimes.
+//! be sure, only two scans between which nobody ran, whoever else waits for its threads. Else likely, after [`Limits::still`]
+//! seconds: a signal's handler that the process has could still end all other waits, so those count only where it catches none but
+//! those of runtimes. A guess, and likely once it lasts, where a lock's owner waits for it itself or has ended while other threads of
+//! the process could unlock it: old programs use such a lock as a gate.
 
 use super::{Key, Verdict, Why};
 use crate::facts::{Facts, Id, Process, Thread, Unsure};
@@ -52,26 +54,27 @@ pub fn closed_set(facts: &Facts, _: &History, limits: &Limits) -> Vec<Verdict> {
     let sleepers: Sleepers = facts.threads.iter().filter_map(of).collect();
     let mut verdicts = Vec::new();
     let mut done = BTreeSet::new();
-    let exact = |s: &Sleeper| s.how.is_exact();
     let rested = |s: &Sleeper| s.thread.idle_for(facts.now, still);
-    let mut judge = |ids: BTreeSet<Id>, sure: Sure, at_once: bool| {
-        let closed = closure(facts, &sleepers, ids);
-        for component in components(facts, &sleepers, &closed) {
-            let is_new = component.is_disjoint(&done);
+    let mut judge = |sure: Sure, at_once: bool, belongs: &dyn Fn(&Sleeper) -> bool| {
+        let ids = sleepers.iter().filter(|(_, s)| belongs(s)).map(|(id, _)| *id).collect();
+        for component in components(facts, &sleepers, &closure(facts, &sleepers, ids)) {
             let by_ends = component.iter().any(|id| sleepers[id].how.is_by_ends());
-            if !is_new
-                || !is_seen_asleep_at_once(facts, &sleepers, &component)
-                || by_ends && facts.ends_read < last_rest(&sleepers, &component)
-            {
+            let is_known = component.is_disjoint(&done)
+                && is_seen_asleep_at_once(facts, &sleepers, &component, last_change(facts, &sleepers, &component))
+                && !(by_ends && facts.ends_read < last_rest(&sleepers, &component));
+            let is_open = is_known && may_be_unlocked(facts, &sleepers, &component);
+            if !is_known || is_open && sure == Sure::Certain {
                 continue;
             }
+            let lasts = facts.now - last_rest(&sleepers, &component) > limits.likely_times * limits.limit;
+            let sure = if is_open && !lasts { Sure::Guess } else { sure };
             verdicts.push(verdict(&sleepers, &component, sure, if at_once { 0.0 } else { still }));
             done.extend(component);
         }
     };
-    judge(sleepers.iter().filter(|(_, s)| is_living_lock(s)).map(|(id, _)| *id).collect(), Sure::Certain, true);
-    judge(sleepers.iter().filter(|(_, s)| exact(s) && rested(s)).map(|(id, _)| *id).collect(), Sure::Certain, false);
-    judge(sleepers.iter().filter(|(_, s)| rested(s)).map(|(id, _)| *id).collect(), Sure::Likely, false);
+    judge(Sure::Certain, true, &|s| matches!(s.how, How::Lock { lives: true, .. }));
+    judge(Sure::Certain, false, &|s| s.how.is_exact() && rested(s));
+    judge(Sure::Likely, false, &|s| rested(s));
     verdicts
 }
 
@@ -157,23 +160,34 @@ fn components(facts: &Facts, sleepers: &Sleepers, closed: &BTreeSet<Id>) -> Vec<
     parts.into_values().collect()
 }
 
-/// Whether all waits were read after the last of them had come to rest: at that moment all slept, so nobody was left to end it. A
-/// thread that was woken and has no CPU yet looks asleep until it is read again. That holds of one that ended too: a process that
-/// exits loses one thread after the other.
-fn is_seen_asleep_at_once(facts: &Facts, sleepers: &Sleepers, set: &BTreeSet<Id>) -> bool {
-    let ended = |id: &Id| facts.processes.get(&id.pid).map_or(0.0, |p| p.thread_ended);
-    let last = set.iter().map(ended).fold(last_rest(sleepers, set), f64::max);
-    set.iter().all(|id| sleepers[id].thread.wait.as_ref().is_some_and(|wait| wait.t > last))
+/// Whether a lock of the set may be unlocked by a thread that is not its owner: one of the process that is not asleep for what only
+/// sleepers could end.
+fn may_be_unlocked(facts: &Facts, sleepers: &Sleepers, set: &BTreeSet<Id>) -> bool {
+    let is_open = |id: &&Id| matches!(sleepers[*id].how, How::Lock { is_open: true, .. });
+    let open: BTreeSet<i32> = set.iter().filter(is_open).map(|id| id.pid).collect();
+    if open.is_empty() {
+        return false;
+    }
+    let closed = closure(facts, sleepers, sleepers.keys().copied().collect());
+    let all = facts.threads.keys().filter(|id| open.contains(&id.pid)).copied().collect::<BTreeSet<Id>>();
+    !all.is_subset(&closed) || !is_seen_asleep_at_once(facts, sleepers, &all, last_change(facts, sleepers, &all))
 }
 
-/// Whether it waits for a lock whose owner lives.
-fn is_living_lock(sleeper: &Sleeper) -> bool {
-    matches!(sleeper.how, How::Lock { lives: true, .. })
+/// Whether all waits were read after `last`, when something last changed: at that moment all slept, so nobody was left to end it. A
+/// thread that was woken and has no CPU yet looks asleep until it is read again.
+fn is_seen_asleep_at_once(facts: &Facts, sleepers: &Sleepers, set: &BTreeSet<Id>, last: f64) -> bool {
+    set.iter().all(|id| sleepers[id].thread.wait.as_ref().is_some_and(|wait| wait.t > last))
 }
 
 /// When the last of them came to rest.
 fn last_rest(sleepers: &Sleepers, set: &BTreeSet<Id>) -> f64 {
     set.iter().map(|id| sleepers[id].thread.since).fold(f64::MIN, f64::max)
+}
+
+/// The same, or when a thread of their processes ended: a process that exits loses one after the other.
+fn last_change(facts: &Facts, sleepers: &Sleepers, set: &BTreeSet<Id>) -> f64 {
+    let ended = |id: &Id| facts.processes.get(&id.pid).map_or(0.0, |p| p.thread_ended);
+    set.iter().map(ended).fold(last_rest(sleepers, set), f64::max)
 }
 
 fn verdict(sleepers: &Sleepers, set: &BTreeSet<Id>, sure: Sure, allowed: f64) -> Verdict {

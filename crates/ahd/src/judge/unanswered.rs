@@ -1,9 +1,10 @@
 //! Unanswered: a request was read from an accepted connection, and nothing went out for longer than any answer took.
 //!
 //! Finds hangs inside runtimes without knowing them: a goroutine, a Java monitor, a coroutine or a regular expression that never
-//! ends. A guess; likely where several came after the last answer and the oldest of them waits for twice as long, on a port that
-//! was seen to answer: while others are answered, those that wait may be meant to (a queue's workers, a long poll). Connections
-//! that only ever take in (a collector of logs) are owed nothing.
+//! ends. A guess; likely where several came after the last answer, the oldest of them waits for twice as long, on a port that was
+//! seen to answer, and no thread of the process has been at its event loop since. A server that is back there and owes answers is the
+//! usual long poll (a queue's workers, subscribers); so is one that answers others. Connections that only ever take in (a collector
+//! of logs) are owed nothing.
 
 use super::{Key, Verdict, Why};
 use crate::facts::Facts;
@@ -23,13 +24,22 @@ pub fn unanswered(facts: &Facts, history: &History, limits: &Limits) -> Vec<Verd
             if port.ended < EXCHANGES && !knows_loop {
                 continue;
             }
-            verdicts.extend(of(pid, number, port, facts.now, learnt.queue, limits));
+            let was_home = |since: f64| history.was_at_event_loop(pid, since);
+            verdicts.extend(of(pid, number, port, facts.now, learnt.queue, limits, &was_home));
         }
     }
     verdicts
 }
 
-fn of(pid: i32, number: u16, port: &Port, now: f64, queue: u64, limits: &Limits) -> Option<Verdict> {
+fn of(
+    pid: i32,
+    number: u16,
+    port: &Port,
+    now: f64,
+    queue: u64,
+    limits: &Limits,
+    was_home: &dyn Fn(f64) -> bool,
+) -> Option<Verdict> {
     let allowed = limits.limit.max(limits.longest_times * port.longest);
     let age = |since: f64, before: u64| now - since - queue.saturating_sub(before) as f64 / 1e9;
     let late: Vec<f64> =
@@ -42,7 +52,8 @@ fn of(pid: i32, number: u16, port: &Port, now: f64, queue: u64, limits: &Limits)
     let unseen: Vec<f64> =
         later.map(|request| age(request.since, request.queue)).filter(|age| *age > allowed).collect();
     let lasts = unseen.iter().any(|age| *age > limits.likely_times * allowed);
-    let sure = if port.answered > 0 && unseen.len() > 1 && lasts { Sure::Likely } else { Sure::Guess };
+    let is_likely = port.answered > 0 && unseen.len() > 1 && lasts && !was_home(now - oldest);
+    let sure = if is_likely { Sure::Likely } else { Sure::Guess };
     let why = Why::Unanswered { port: number, requests: late.len(), oldest, longest: port.longest };
     let key = Key::Unanswered(pid, number);
     Some(Verdict { key, sure, threads: Vec::new(), since: now - oldest, allowed, why })

@@ -69,7 +69,7 @@ pub struct Sensor {
 
 impl Default for Sensor {
     fn default() -> Sensor {
-        let monotonic = monotonic();
+        let monotonic = clock::monotonic_ns() as f64 / 1e9;
         Sensor {
             began: Instant::now(),
             lost: Duration::ZERO,
@@ -250,8 +250,8 @@ impl Sensor {
     }
 
     /// Whether a thread came to rest in this scan at a lock whose owner rests at one too.
-    fn is_ring_possible(&self, t: f64) -> bool {
-        self.processes.values().any(|p| p.is_ring_possible(t))
+    fn is_ring_possible(&mut self, t: f64) -> bool {
+        self.processes.values_mut().any(|p| p.is_ring_possible(t))
     }
 }
 
@@ -260,11 +260,6 @@ fn timed(work: impl FnOnce()) -> f64 {
     let began = cpu_time();
     work();
     cpu_time().saturating_sub(began).as_secs_f64()
-}
-
-/// Seconds of the monotonic clock.
-fn monotonic() -> f64 {
-    Duration::from_nanos(clock::monotonic_ns()).as_secs_f64()
 }
 
 /// CPU time of the calling thread.

@@ -20,6 +20,8 @@ const LIST_EVERY: u32 = 8;
 /// A thread that has slept for so long is asked what it waits for, s; again after the second, s.
 const ASK_AFTER: f64 = 0.15;
 const ASK_EVERY: f64 = 1.0;
+/// Threads asked anew when a ring is possible.
+const ASKED_ANEW: usize = 64;
 /// A thread at a lock is asked in so many scans one after the other.
 const REPEATS: u32 = 3;
 /// Who holds what is read once all threads of a process have slept for so long, s.
@@ -173,9 +175,15 @@ impl Process {
         let tids: Vec<i32> = self.threads.range(first..).chain(self.threads.range(..first)).map(|(t, _)| *t).collect();
         for tid in tids {
             let Some(thread) = self.threads.get_mut(&tid) else { continue };
-            let Ok(sched) = thread.schedstat.sched(pid, tid) else {
-                gone.push(tid);
-                continue;
+            let sched = match thread.schedstat.sched(pid, tid) {
+                Ok(sched) => sched,
+                Err(e) => {
+                    // Where it cannot be read for another reason (no descriptor is left) nothing is known to have changed.
+                    if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) {
+                        gone.push(tid);
+                    }
+                    continue;
+                }
             };
             let ran = sched.run != thread.sched.run || sched.slices != thread.sched.slices;
             let was_awake = thread.sight.st != 'S';
@@ -257,9 +265,13 @@ impl Process {
             return true;
         }
         (self.count, self.unlisted) = (count, 0);
-        let names = std::fs::read_dir(&path).into_iter().flatten().flatten();
-        let tids: Vec<i32> = names.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
-        let gone: Vec<i32> = self.threads.keys().copied().filter(|tid| !tids.contains(tid)).collect();
+        let names = match std::fs::read_dir(&path) {
+            Ok(names) => names.flatten(),
+            Err(e) => return !matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)),
+        };
+        let mut tids: Vec<i32> = names.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
+        tids.sort_unstable();
+        let gone: Vec<i32> = self.threads.keys().copied().filter(|tid| tids.binary_search(tid).is_err()).collect();
         for tid in gone {
             self.gone(tid, t, out);
         }
@@ -296,8 +308,17 @@ impl Process {
         by_ends && read < last + ALL_SLEEP
     }
 
-    /// Whether a thread came to rest in this scan at a lock whose owner rests too.
-    pub(super) fn is_ring_possible(&self, t: f64) -> bool {
+    /// Whether a thread came to rest in this scan at a lock whose owner rests too. Then all are asked anew what they wait for.
+    pub(super) fn is_ring_possible(&mut self, t: f64) -> bool {
+        let is_possible = self.has_new_ring(t);
+        if is_possible {
+            let all = self.threads.values_mut().filter(|thread| thread.asked > f64::MIN);
+            all.take(ASKED_ANEW).for_each(|thread| thread.asked = f64::MIN);
+        }
+        is_possible
+    }
+
+    fn has_new_ring(&self, t: f64) -> bool {
         let waits = |thread: &&Thread| thread.sight.st == 'S' && waits_for_lock(&thread.sight);
         self.threads.values().filter(|thread| thread.since == t).filter(waits).any(|thread| {
             let owner = thread.wait.as_ref().and_then(WaitFacts::named_owner);

@@ -16,14 +16,12 @@ pub(super) fn read(process: &mut Process, t: f64, out: &mut dyn FnMut(Record)) {
     let (mut ready, mut connections, mut unsure) = (Vec::new(), Vec::new(), Vec::new());
     let mut copies = 0;
     for (fd, link) in procfs::descriptors(pid) {
-        match link.as_str() {
-            "anon_inode:[io_uring]" => unsure.push(Unsure::IoUring),
-            "/dev/fuse" => unsure.push(Unsure::Fuse),
-            _ => {}
+        if link == "anon_inode:[io_uring]" {
+            unsure.push(Unsure::IoUring);
         }
         let is_socket = link.starts_with("socket:");
-        let can_wait =
-            is_socket || link.starts_with("pipe:") || link == "anon_inode:[eventfd]" || link == "anon_inode:[timerfd]";
+        // The tick of a timer is no input: it comes while nobody asks for anything.
+        let can_wait = is_socket || link.starts_with("pipe:") || link == "anon_inode:[eventfd]";
         if !can_wait || copies == MOST {
             continue;
         }

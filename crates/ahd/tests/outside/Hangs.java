@@ -1,9 +1,10 @@
 import com.sun.net.httpserver.HttpServer;
 import java.net.InetSocketAddress;
 import java.util.HashMap;
+import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.Executors;
 
-/** An HTTP server that hangs as public reports describe it: pool, monitors, cycle; the reports are listed in reports.txt. */
+/** An HTTP server that hangs as public reports describe it: pool, monitors, cycle, joins, callback; the reports are listed in reports.txt. */
 class Hangs {
     static final Object connections = new Object(), resources = new Object();
     static final class Node { Node next; int key; }
@@ -22,6 +23,23 @@ class Hangs {
             case "monitors" -> {
                 new Thread(() -> { synchronized (resources) { pause(100); synchronized (connections) { n++; } } }).start();
                 synchronized (connections) { pause(300); synchronized (resources) { n++; } }
+            }
+            // Futures of a pool are joined by jobs of the same pool, as many as it has threads.
+            case "joins" -> {
+                var few = Executors.newFixedThreadPool(2);
+                var all = java.util.stream.IntStream.range(0, 2).mapToObj(i -> CompletableFuture.supplyAsync(() -> {
+                    pause(50);
+                    return CompletableFuture.supplyAsync(() -> i, few).join();
+                }, few)).toList();
+                all.forEach(CompletableFuture::join);
+            }
+            // The thread that would complete the future waits for it in a callback.
+            case "callback" -> {
+                var loop = Executors.newSingleThreadExecutor();
+                var start = new CompletableFuture<Integer>();
+                var end = start.thenApply(i -> CompletableFuture.supplyAsync(() -> i + 1, loop).join());
+                loop.submit(() -> start.complete(1));
+                end.join();
             }
             // What two threads that write to a hash map at once make of a bucket: a list with a cycle.
             default -> {

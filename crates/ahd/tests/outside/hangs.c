@@ -1,6 +1,10 @@
 // Hangs as public reports describe them, by name; the reports are listed in reports.txt.
 #include "../recorded/mark.h"
+#include <dlfcn.h>
+#include <malloc.h>
+#include <netinet/in.h>
 #include <poll.h>
+#include <sys/resource.h>
 
 // A signal's handler formats the time while the interrupted code does.
 static char line[64];
@@ -99,10 +103,129 @@ static void closed_peer(void) {
     for (;;) ms(500);
 }
 
+// No descriptor is left: accept fails, the connection stays in the queue, and poll returns at once.
+static int listener;
+static void *connects(void *x) {
+    struct sockaddr_in at;
+    socklen_t size = sizeof at;
+    getsockname(listener, (struct sockaddr *)&at, &size);
+    for (int i = 0; i < 400; i++) {
+        int fd = socket(AF_INET, SOCK_STREAM, 0);
+        connect(fd, (struct sockaddr *)&at, size);
+        if (i < 200) close(fd);
+        if (i == 200) mark();
+        ms(15);
+    }
+    for (;;) ms(1000);
+    return x;
+}
+static void no_descriptor(void) {
+    struct rlimit few = {40, 40};
+    struct sockaddr_in any = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    bind(listener, (struct sockaddr *)&any, sizeof any);
+    listen(listener, 500);
+    struct pollfd all[512] = {{listener, POLLIN, 0}};
+    nfds_t n = 1;
+    pid_t client = fork();
+    if (client == 0) { connects(NULL); _exit(0); }
+    setrlimit(RLIMIT_NOFILE, &few);
+    for (;;) {
+        poll(all, n, -1);
+        if (all[0].revents) {
+            int fd = accept(listener, NULL, NULL);
+            if (fd >= 0) all[n++] = (struct pollfd){fd, POLLIN, 0};
+        }
+        char byte;
+        for (nfds_t i = 1; i < n; i++)
+            if (all[i].revents && read(all[i].fd, &byte, 1) <= 0) { close(all[i].fd); all[i] = all[--n]; }
+    }
+}
+
+// A library's constructor takes a lock whose holder is about to load a library itself.
+static void *loads(void *path) {
+    ms(200);
+    dlopen(path, RTLD_NOW);
+    return NULL;
+}
+void loaded_hook(void) {
+    pthread_mutex_lock(&m);
+    pthread_mutex_unlock(&m);
+}
+static void loader_lock(void) {
+    char folder[] = "/tmp/orbit-outside-XXXXXX", command[400], path[100];
+    mkdtemp(folder);
+    snprintf(path, sizeof path, "%s/l.so", folder);
+    snprintf(command, sizeof command,
+             "printf 'void loaded_hook(void); __attribute__((constructor)) void f(void){loaded_hook();}' |"
+             "gcc -shared -fPIC -x c - -o %s", path);
+    if (system(command)) return;
+    ms(2000);
+    pthread_t t;
+    pthread_mutex_lock(&m);
+    mark();
+    pthread_create(&t, NULL, loads, path);
+    ms(600);
+    dlopen("libm.so.6", RTLD_NOW | RTLD_NOLOAD);
+    dlopen(path, RTLD_NOW);
+    pthread_mutex_unlock(&m);
+    pthread_join(t, NULL);
+}
+
+// A signal's handler allocates memory while the code that it interrupts does.
+static volatile unsigned sizes;
+static void allocates(int s) {
+    char *p = malloc(1000 + sizes++ % 3000);
+    if (p) free(p);
+    (void)s;
+}
+static void *allocates_too(void *x) {
+    for (;;) { free(malloc(5000)); ms(1); }
+    return x;
+}
+static void handler_malloc(void) {
+    pthread_t t;
+    signal(SIGALRM, allocates);
+    mallopt(M_ARENA_MAX, 1);
+    pthread_create(&t, NULL, allocates_too, NULL);
+    ms(2000);
+    mark();
+    ualarm(900, 300);
+    for (;;) {
+        void *p[64];
+        for (int i = 0; i < 64; i++) p[i] = malloc(2000 + 64 * i);
+        for (int i = 0; i < 64; i++) free(p[i]);
+    }
+}
+
+// The last of the workers leaves on an error, and nobody says so to those that wait for all of them.
+static int done;
+static void *part(void *x) {
+    for (int round = 0; round < 50; round++) ms(20);
+    if ((long)x == 3) return x;
+    pthread_mutex_lock(&m);
+    done++;
+    pthread_cond_broadcast(&c);
+    while (done < 4) pthread_cond_wait(&c, &m);
+    pthread_mutex_unlock(&m);
+    return x;
+}
+static void dead_worker(void) {
+    pthread_t t[4];
+    for (long i = 0; i < 4; i++) pthread_create(&t[i], NULL, part, (void *)i);
+    ms(1100);
+    mark();
+    for (int i = 0; i < 4; i++) pthread_join(t[i], NULL);
+}
+
 int main(int n, char **a) {
     signal(SIGPIPE, SIG_IGN);
     if (!strcmp(a[n - 1], "handler_localtime")) handler_localtime();
     if (!strcmp(a[n - 1], "pool_destructor")) pool_destructor();
     if (!strcmp(a[n - 1], "all_write")) all_write();
     if (!strcmp(a[n - 1], "closed_peer")) closed_peer();
+    if (!strcmp(a[n - 1], "no_descriptor")) no_descriptor();
+    if (!strcmp(a[n - 1], "loader_lock")) loader_lock();
+    if (!strcmp(a[n - 1], "handler_malloc")) handler_malloc();
+    if (!strcmp(a[n - 1], "dead_worker")) dead_worker();
 }

@@ -1,4 +1,4 @@
-// An HTTP server that hangs as public reports describe it: read_lock, send_under_lock; the reports are listed in reports.txt.
+// An HTTP server that hangs as public reports describe it: read_lock, send_under_lock, pool_exhausted, write_under_lock; the reports are listed in reports.txt.
 package main
 
 import (
@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"os"
 	"sync"
+	"time"
 )
 
 var state sync.RWMutex
@@ -31,8 +32,30 @@ func monitor(resets chan bool) {
 	}
 }
 
+// Two connections for all: whoever needs a second one while it has one waits for the others, which do the same.
+var pool = make(chan int, 2)
+
+func needsTwo() {
+	one := <-pool
+	time.Sleep(100 * time.Millisecond)
+	two := <-pool
+	pool <- two
+	pool <- one
+}
+
+// Writes to a peer that reads nothing, with the lock that all requests take.
+func writes() {
+	l, _ := net.Listen("tcp", "127.0.0.1:0")
+	c, _ := net.Dial("tcp", l.Addr().String())
+	mutex.Lock()
+	c.Write(make([]byte, 64<<20))
+	mutex.Unlock()
+}
+
 func main() {
 	how := os.Args[2]
+	pool <- 1
+	pool <- 2
 	resets := make(chan bool)
 	go monitor(resets)
 	http.HandleFunc("/hang", func(w http.ResponseWriter, r *http.Request) {
@@ -42,6 +65,10 @@ func main() {
 			go receives(c)
 			c.Write([]byte("x"))
 			state.Lock()
+		} else if how == "pool_exhausted" {
+			needsTwo()
+		} else if how == "write_under_lock" {
+			writes()
 		} else {
 			mutex.Lock()
 			resets <- true

@@ -1,4 +1,4 @@
-// An HTTP server that hangs as public reports describe it: atomics, own_request, backtracks; the reports are listed in reports.txt.
+// An HTTP server that hangs as public reports describe it: atomics, own_request, backtracks, no_end; the reports are listed in reports.txt.
 const http = require("http"), { Worker } = require("worker_threads"), { execSync } = require("child_process");
 const [port, how] = [Number(process.argv[2]), process.argv[3]];
 
@@ -18,6 +18,8 @@ function hang() {
 }
 
 http.createServer((request, response) => {
+  // The branch that neither answers nor hands the request on.
+  if (request.url === "/hang" && how === "no_end") return;
   if (request.url === "/hang") hang();
   response.end("ok");
 }).listen(port, "127.0.0.1");

@@ -138,5 +138,31 @@ def removed_fifo():
     mark()
     open(path).read()
 
+# A request runs a command whose own child keeps the pipe open.
+def grandchild():
+    import http.server
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self):
+            if self.path == "/hang":
+                subprocess.Popen(["sh", "-c", "sleep 1000 & echo started"], stdout=subprocess.PIPE).communicate()
+            self.send_response(200); self.end_headers(); self.wfile.write(b"ok")
+        def log_message(self, *_): pass
+    http.server.HTTPServer(("127.0.0.1", int(sys.argv[2])), Handler).serve_forever()
+
+# A worker process is killed while it holds the queue's lock, in the middle of a message.
+def killed_reader():
+    queue = multiprocessing.get_context("fork").Queue()
+    def reads():
+        while True: queue.get()
+    workers = [multiprocessing.get_context("fork").Process(target=reads, daemon=True) for _ in range(2)]
+    for w in workers: w.start()
+    for _ in range(60): queue.put(1); time.sleep(0.03)
+    time.sleep(0.3)
+    # One of them waits in get with the lock.
+    mark()
+    for w in workers: os.kill(w.pid, signal.SIGKILL); w.join()
+    queue.put(2)
+    queue.get()
+
 if __name__ == "__main__":
     globals()[sys.argv[1]]()

@@ -92,21 +92,23 @@ def one(name, seconds, command, asks=None):
 
 def hangs():
     if not only or any(n.startswith("hang-") for n in only):
-        built("hangs", "gcc", "-O1", "-g", here + "/hangs.c", "-o", "hangs", "-lpthread")
+        built("hangs", "gcc", "-O1", "-g", "-rdynamic", here + "/hangs.c", "-o", "hangs", "-lpthread", "-ldl")
         built("server-go", "go", "build", "-o", "server-go", here + "/hangs.go")
         built("Hangs.class", "javac", "-d", ".", here + "/Hangs.java")
         built("server-rs", "rustc", "-O", "-g", here + "/hangs.rs", "-o", "server-rs")
-    for name in "fork_log queue_join unread_errors inherited_lock handler_logs interpreter_lock call_each_other removed_fifo".split():
+    for name in "fork_log queue_join unread_errors inherited_lock handler_logs interpreter_lock call_each_other removed_fifo killed_reader".split():
         yield f"hang-o_py_{name}", 45, ["python3", here + "/hangs.py", name], None
-    for name in "handler_localtime pool_destructor all_write closed_peer".split():
+    for name in "handler_localtime pool_destructor all_write closed_peer no_descriptor loader_lock handler_malloc dead_worker".split():
         yield f"hang-o_c_{name}", 45, [bin + "/hangs", name], None
-    server = {"py_own_loop": ["python3", here + "/hangs.py", "own_loop", "{port}"], "rs_printed": [bin + "/server-rs", "{port}"]}
-    for name in "read_lock send_under_lock".split(): server["go_" + name] = [bin + "/server-go", "{port}", name]
-    for name in "atomics own_request backtracks".split(): server["node_" + name] = ["node", here + "/hangs.js", "{port}", name]
-    for name in "pool monitors cycle".split(): server["java_" + name] = ["java", "-cp", bin, "Hangs", "{port}", name]
+    server = {"py_own_loop": ["python3", here + "/hangs.py", "own_loop", "{port}"],
+              "py_grandchild": ["python3", here + "/hangs.py", "grandchild", "{port}"], "rs_printed": [bin + "/server-rs", "{port}"]}
+    for name in "read_lock send_under_lock pool_exhausted write_under_lock".split(): server["go_" + name] = [bin + "/server-go", "{port}", name]
+    for name in "atomics own_request backtracks no_end".split(): server["node_" + name] = ["node", here + "/hangs.js", "{port}", name]
+    for name in "pool monitors cycle joins callback".split(): server["java_" + name] = ["java", "-cp", bin, "Hangs", "{port}", name]
     for name, command in server.items(): yield "hang-o_" + name, 60, command, ["/", "/hang"]
 
 def healthy():
+    if not only or any("gate" in n for n in only): built("gates", "gcc", "-O1", "-g", here + "/gates.c", "-o", "gates", "-lpthread")
     shell = lambda text: ["sh", "-c", text]
     go, java, node = ([bin + "/server-go", "{port}", "none"], ["java", "-cp", bin, "Hangs", "{port}", "none"], ["node", here + "/hangs.js", "{port}", "none"])
     tree = os.path.realpath(os.path.join(here, "../../../.."))
@@ -133,7 +135,31 @@ def healthy():
         "redis_bench": shell("redis-server --port {port} --save '' --dir {out} >/dev/null & sleep 1; redis-benchmark -p {port} -q -n 100000 -P 8 -t set,get,lrange_100 >/dev/null; redis-cli -p {port} debug sleep 3; sleep 5; kill $!"),
         "stress_vm": ["stress-ng", "--vm", "1", "--vm-bytes", "64m", "--fork", "1", "--sem", "1", "--msg", "1", "--timeout", "14", "-q"],
     }
-    for name, command in programs.items(): yield "healthy-o_" + name, 30, command, None
+    # Servers that read a request and do not answer it for long, as they are asked to.
+    redis = "redis-server --port {port} --save '' --dir {out} >/dev/null & r=$!; sleep 1; "
+    pg = ("rm -rf {out}/{name}; mkdir {out}/{name}; chown nobody {out}/{name}; p=$(ls -d /usr/lib/postgresql/*/bin | tail -1); as='setpriv --reuid nobody --clear-groups'; "
+          "$as $p/initdb -A trust -D {out}/{name}/d >/dev/null; $as $p/postgres -D {out}/{name}/d -p {port} -c unix_socket_directories={out}/{name} & r=$!; sleep 3; "
+          "q() { $p/psql -qAt -h 127.0.0.1 -p {port} -U nobody postgres \"$@\"; }; ")
+    programs |= {
+        "redis_blpop": shell(redis + "for i in $(seq 60); do redis-cli -p {port} set a $i; done >/dev/null; for i in 1 2 3; do redis-cli -p {port} blpop q$i 0 & done; sleep 24; kill $r"),
+        "redis_subscribe": shell(redis + "for i in $(seq 60); do redis-cli -p {port} set a $i; done >/dev/null; for i in 1 2 3; do timeout 24 redis-cli -p {port} subscribe c$i >/dev/null & done; sleep 24; kill $r"),
+        "redis_stream": shell(redis + "for i in $(seq 60); do redis-cli -p {port} xadd s '*' a $i; done >/dev/null; for i in 1 2; do redis-cli -p {port} xread block 23000 streams s '$' & done; sleep 24; kill $r"),
+        "postgres_sleep": shell(pg + "for i in $(seq 60); do q -c 'select 1'; done >/dev/null; q -c 'select pg_sleep(20)' & q -c 'select pg_sleep(20)'; kill -INT $r; wait"),
+        "postgres_row_lock": shell(pg + "q -c 'create table t(a int)' -c 'insert into t values(1)'; for i in $(seq 40); do q -c 'update t set a=a+1'; done; "
+                                   "(echo 'begin; update t set a=0;'; sleep 18; echo 'commit;') | q & sleep 0.5; q -c 'update t set a=1' & q -c 'update t set a=2'; kill -INT $r; wait"),
+        "apache_long_poll": shell("mkdir -p {out}/{name}/cgi; cd {out}/{name}; printf '#!/bin/sh\\nsleep 18\\necho\\necho late\\n' > cgi/late; chmod 755 cgi/late; echo hello > index.html; m=/usr/lib/apache2/modules; "
+                                  "printf \"ServerName x\\nListen 127.0.0.1:{port}\\nPidFile $PWD/pid\\nErrorLog $PWD/log\\nDocumentRoot $PWD\\nLoadModule mpm_event_module $m/mod_mpm_event.so\\n"
+                                  "LoadModule authz_core_module $m/mod_authz_core.so\\nLoadModule alias_module $m/mod_alias.so\\nLoadModule cgid_module $m/mod_cgid.so\\nScriptSock $PWD/sock\\nScriptAlias /cgi/ $PWD/cgi/\\n\" > conf; "
+                                  "apache2 -f $PWD/conf -DFOREGROUND & r=$!; sleep 2; for i in $(seq 80); do curl -s http://127.0.0.1:{port}/; done >/dev/null; for i in 1 2 3; do curl -s http://127.0.0.1:{port}/cgi/late & done; sleep 22; kill $r"),
+        "memcached_idle": shell("memcached -l 127.0.0.1 -p {port} -u nobody & r=$!; sleep 1; (for i in $(seq 100); do printf 'set a 0 0 1\\r\\nb\\r\\n'; sleep 0.02; done; sleep 20) | socat - TCP:127.0.0.1:{port} >/dev/null; kill $r"),
+        "haproxy_slow": shell("mkdir -p {out}/{name}; cd {out}/{name}; printf 'defaults\\n mode http\\n timeout client 60s\\n timeout server 60s\\n timeout connect 5s\\nlisten x\\n bind 127.0.0.1:{port}\\n server s unix@%s/s.sock\\n' $PWD > conf; "
+                              "python3 -c \"import http.server,socketserver,time\nclass H(http.server.BaseHTTPRequestHandler):\n def address_string(self): return 'x'\n def do_GET(self):\n  time.sleep(18 if self.path=='/late' else 0); self.send_response(200); self.end_headers(); self.wfile.write(b'ok')\n"
+                              "class S(socketserver.ThreadingMixIn, socketserver.UnixStreamServer): pass\nS('$PWD/s.sock', H).serve_forever()\" 2>/dev/null & haproxy -f conf & r=$!; sleep 2; for i in $(seq 80); do curl -s http://127.0.0.1:{port}/; done >/dev/null; "
+                              "for i in 1 2; do curl -s http://127.0.0.1:{port}/late & done; sleep 20; kill $r %1"),
+        # Locks that another thread unlocks than the one that locked them: gates, by mutex.
+        "gate": [bin + "/gates", "one"], "gate_two": [bin + "/gates", "two"], "gate_left": [bin + "/gates", "left"], "gate_slow": [bin + "/gates", "slow"],
+    }
+    for name, command in programs.items(): yield "healthy-o_" + name, 34, command, None
     for name, command in {"go_server": go, "java_server": java, "node_server": node}.items(): yield "healthy-o_" + name, 20, command, ["/"]
 
 waiting = [case for case in [*hangs(), *healthy()] if not only or any(case[0].startswith(n) for n in only)]

@@ -18,7 +18,9 @@ use crate::reach::Reach;
 use crate::stats::Shuffle;
 use orbit_console::out::Failure;
 use serde::Serialize;
+use orbit_linux::procfs;
 use orbit_linux::stat::Stat;
+use orbit_linux::status::Status;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -33,8 +35,8 @@ const WARM: Duration = Duration::from_millis(3500);
 const WARM_AT_LAST: Duration = Duration::from_secs(30);
 const ASLEEP: usize = 8;
 const LOOKS: u64 = 12;
-/// How much longer threads that do something once a second are watched before one hangs.
-const WARM_RARE: Duration = Duration::from_millis(4000);
+/// A thread that does something a few times a second is watched until it has slept so often, as a loop must be learnt.
+const SLEPT_RARE: u64 = 64;
 /// A place that nobody comes by in this time is not reached.
 const REACHED: Duration = Duration::from_secs(15);
 /// A hang that is not told in this time is not found,
@@ -144,14 +146,20 @@ struct Campaign<'a> {
     shuffle: Shuffle,
 }
 
-/// Runs them all.
-pub fn run(wanted: &Wanted<'_>, scratch: &Scratch, lines: &mut Lines) -> Result<(), Failure> {
-    let library = scratch.compile("inject.so", include_str!("c/inject.c"), &["-shared", "-fPIC"])?;
-    let www = scratch.path("www-small");
-    std::fs::create_dir_all(&www)?;
-    std::fs::write(www.join("1k"), [b'x'; 1024])?;
-    let config = scratch.file("limit.toml", format!("limit_ms = {}\n", wanted.limit_ms))?;
-    let mut campaign = Campaign { scratch, library, www, config, shuffle: Shuffle::new(orbit_rmk::now()) };
+impl Campaign<'_> {
+    /// With this limit of the guard's, ms.
+    fn new(limit_ms: u64, scratch: &Scratch) -> Result<Campaign<'_>, Failure> {
+        let library = scratch.compile("inject.so", include_str!("c/inject.c"), &["-shared", "-fPIC"])?;
+        let www = scratch.path("www-small");
+        std::fs::create_dir_all(&www)?;
+        std::fs::write(www.join("1k"), [b'x'; 1024])?;
+        let config = scratch.file("limit.toml", format!("limit_ms = {limit_ms}\n"))?;
+        Ok(Campaign { scratch, library, www, config, shuffle: Shuffle::new(orbit_rmk::now()) })
+    }
+}
+
+/// All places of the servers that are installed.
+fn places(lines: &mut Lines) -> Vec<Place> {
     let mut places = Vec::new();
     for (server, all) in [("redis-server", places::redis()), ("nginx", places::nginx())] {
         if scratch::has(server) {
@@ -160,6 +168,44 @@ pub fn run(wanted: &Wanted<'_>, scratch: &Scratch, lines: &mut Lines) -> Result<
             lines.note(format!("hangs: {server} is not installed, so nothing hangs in it"));
         }
     }
+    places
+}
+
+/// How long an endless loop of a main thread lasts until its report, by the guard's limit.
+pub fn spins(each: usize, scratch: &Scratch, lines: &mut Lines) -> Result<(), Failure> {
+    let mut places = places(lines);
+    places.retain(|place| !place.side && !place.rare);
+    let Some(way) = WAYS.iter().find(|way| way.class == Class::Busy).filter(|_| !places.is_empty()) else {
+        return Ok(());
+    };
+    for limit_ms in SPIN_LIMITS {
+        let mut campaign = Campaign::new(limit_ms, scratch)?;
+        campaign.shuffle.shuffle(&mut places);
+        let mut row = Row { limit_ms: Some(limit_ms), ..Row::default() };
+        let progress = Progress::new(each);
+        for nth in 0..each * 2 {
+            if row.runs == each {
+                break;
+            }
+            progress.at(row.runs, &format!("spins: limit {} s", limit_ms as f64 / 1e3));
+            row.add(way, &campaign.one(&places[nth % places.len()], way, None)?);
+        }
+        progress.finish();
+        row.what = format!("endless loop, --limit {}s", limit_ms as f64 / 1e3);
+        let row = row.finish();
+        if let Some(latency) = row.latency_ms {
+            let what = format!("{}: hang to report, p50, {} of {} found", row.what, row.found, row.runs);
+            lines.reach([Reach::at_most(what, latency.p50, limit_ms as f64 + AFTER_SPIN, "ms")]);
+        }
+        lines.hangs(row);
+    }
+    Ok(())
+}
+
+/// Runs them all.
+pub fn run(wanted: &Wanted<'_>, scratch: &Scratch, lines: &mut Lines) -> Result<(), Failure> {
+    let mut campaign = Campaign::new(wanted.limit_ms, scratch)?;
+    let mut places = places(lines);
     places.extend(wanted.programs.iter().flat_map(|line| places::program(line)));
     if places.is_empty() {
         return Err(Failure::text("there is no program to hang: install redis-server or nginx"));
@@ -306,6 +352,12 @@ fn state(guarded: &Guarded, pid: i32, tid: i32) -> String {
     )
 }
 
+/// How often the thread of a process whose name begins so has slept.
+fn slept(pid: i32, comm: &str) -> u64 {
+    let of = |tid: &i32| Status::of_thread(pid, *tid).ok().filter(|status| status.name().starts_with(comm));
+    procfs::ids(format!("/proc/{pid}/task")).iter().find_map(of).and_then(|s| s.voluntary_switches()).unwrap_or(0)
+}
+
 /// CPU time of a thread, nanoseconds; 0 if it is gone.
 fn cpu_of(pid: i32, tid: i32) -> u64 {
     let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).unwrap_or_default();
@@ -350,9 +402,14 @@ impl Row {
     }
 }
 
-/// Bounds on what was measured.
 /// A report may come so long after the limit, ms: two scans, and the stacks.
 const AFTER_LIMIT: f64 = 200.0;
+/// Of a loop, half of the reports: one scan, and the stacks.
+const AFTER_SPIN: f64 = 100.0;
+/// Limits with which loops are measured, ms.
+const SPIN_LIMITS: [u64; 4] = [200, 500, 1000, 5000];
+
+/// Bounds on what was measured.
 
 fn reach(limit: f64, lines: &mut Lines) {
     let rows = lines.hang_rows();
@@ -446,9 +503,12 @@ impl Campaign<'_> {
         };
         orders.meant(pid);
         early.extend(warm(guarded, pid)?);
-        let side_and_rare = place.side && place.rare;
-        if side_and_rare {
-            early.extend(guarded.watch(WARM_RARE)?);
+        if place.side && place.rare {
+            let begun = Instant::now();
+            while slept(pid, place.comm) < SLEPT_RARE && begun.elapsed() < WARM_AT_LAST {
+                scratch::go_on()?;
+                early.extend(guarded.watch(Duration::from_millis(250))?);
+            }
         }
         if let Some(dog) = watchdog {
             // Hangs fall anywhere between two heartbeats.

@@ -34,7 +34,8 @@ use std::time::Duration;
 /// Measures the detection of application hangs: found, false alarms, latencies, costs.
 ///
 /// hangs: threads of Redis, nginx and --program are made to hang, in eight ways at some thirty
-/// places; beside a heartbeat watchdog as systemd has it. alarms: healthy servers under changing
+/// places; beside a heartbeat watchdog as systemd has it. spins: endless loops, with limits of 0.2,
+/// 0.5, 1 and 5 s. alarms: healthy servers under changing
 /// load, and stress-ng. cost: CPU a request with and without the guard. sensor: the guard's own CPU
 /// beside 100 and 1,000 threads. recorded: all recordings of this source tree, with several limits.
 /// rings: looks at a healthy program that fights over its locks. stops: how long a hung program is
@@ -60,7 +61,7 @@ pub struct Args {
     /// Minutes of stress-ng; 0 for none [default: 30, with --quick 0.1].
     #[arg(long, value_name = "N")]
     minutes: Option<f64>,
-    /// Rounds of the cost, 1.6 s each for each server [default: 200, with --quick 2].
+    /// Rounds of the cost, 1.6 s each for each server [default: 200, with --quick 16].
     #[arg(long, value_name = "N")]
     cost_rounds: Option<usize>,
     /// A further program to hang, with its arguments in the same word; may be given several times.
@@ -76,6 +77,7 @@ enum Part {
     Stops,
     Sections,
     Hangs,
+    Spins,
     Cost,
     Sensor,
     Alarms,
@@ -231,8 +233,11 @@ fn parts(args: &Args, scratch: &Scratch, lines: &mut Lines) -> Result<(), Failur
         };
         hangs::run(&wanted, scratch, lines)?;
     }
+    if wanted(Part::Spins) {
+        hangs::spins(if quick { 3 } else { 20 }, scratch, lines)?;
+    }
     if wanted(Part::Cost) {
-        cost::run(args.cost_rounds.unwrap_or(if quick { 2 } else { 200 }), scratch, lines)?;
+        cost::run(args.cost_rounds.unwrap_or(if quick { 16 } else { 200 }), scratch, lines)?;
     }
     if wanted(Part::Sensor) {
         sensor::run(Duration::from_secs(if quick { 5 } else { 30 }), scratch, lines)?;
