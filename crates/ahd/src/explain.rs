@@ -101,45 +101,45 @@ fn report(
     taken: Vec<Involved>,
     runtime: Vec<String>,
 ) -> Event {
-        let first = taken.first().map(|t| Id { pid: t.pid, tid: t.tid });
-        let (pid, tid) = first.map_or((0, 0), |id| (id.pid, id.tid));
-        let mut why = sentence(verdict, facts, taken.first());
-        if let Some((sure, ago)) = before {
-            why += &format!(" (reported as a {sure} {ago:.1} s ago)").replace("a likely", "likely");
+    let first = taken.first().map(|t| Id { pid: t.pid, tid: t.tid });
+    let (pid, tid) = first.map_or((0, 0), |id| (id.pid, id.tid));
+    let mut why = sentence(verdict, facts, taken.first());
+    if let Some((sure, ago)) = before {
+        why += &format!(" (reported as a {sure} {ago:.1} s ago)").replace("a likely", "likely");
+    }
+    let more = involved(verdict, facts, history).len().saturating_sub(STACKS);
+    if more > 0 {
+        why += &format!("; {more} more threads are part of it");
+    }
+    let since = seconds(facts.now - verdict.since);
+    let allowed = seconds(verdict.allowed);
+    let marked = first.and_then(|id| history.processes.get(&id.pid)?.marked.innermost(id.tid)).map(str::to_owned);
+    let ns = |time: Duration| time.as_nanos() as u64;
+    let (section, progress, usual, check_value, unit) = match &verdict.why {
+        Why::Section { name, used: Some(used), usual, check } => {
+            (Some(name.clone()), *used, *usual, *check, Unit::CpuNs)
         }
-        let more = involved(verdict, facts, history).len().saturating_sub(STACKS);
-        if more > 0 {
-            why += &format!("; {more} more threads are part of it");
-        }
-        let since = seconds(facts.now - verdict.since);
-        let allowed = seconds(verdict.allowed);
-        let marked = first.and_then(|id| history.processes.get(&id.pid)?.marked.innermost(id.tid)).map(str::to_owned);
-        let ns = |time: Duration| time.as_nanos() as u64;
-        let (section, progress, usual, check_value, unit) = match &verdict.why {
-            Why::Section { name, used: Some(used), usual, check } => {
-                (Some(name.clone()), *used, *usual, *check, Unit::CpuNs)
-            }
-            Why::Section { name, check, .. } => (Some(name.clone()), ns(since), None, *check, Unit::WaitNs),
-            _ => (marked, ns(since), usual(verdict).map(|s| ns(seconds(s))), ns(allowed), Unit::WaitNs),
-        };
-        Event::Hang(Box::new(Hang {
-            kind: kind(verdict),
-            pid,
-            tid,
-            comm: first.and_then(|id| facts.threads.get(&id)).map_or_else(String::new, |t| t.comm.clone()),
-            section,
-            progress,
-            usual,
-            check_value,
-            unit,
-            since,
-            latency: since.saturating_sub(allowed),
-            why,
-            sure: verdict.sure,
-            threads: taken,
-            cycle: cycle(verdict, facts),
-            runtime,
-        }))
+        Why::Section { name, check, .. } => (Some(name.clone()), ns(since), None, *check, Unit::WaitNs),
+        _ => (marked, ns(since), usual(verdict).map(|s| ns(seconds(s))), ns(allowed), Unit::WaitNs),
+    };
+    Event::Hang(Box::new(Hang {
+        kind: kind(verdict),
+        pid,
+        tid,
+        comm: first.and_then(|id| facts.threads.get(&id)).map_or_else(String::new, |t| t.comm.clone()),
+        section,
+        progress,
+        usual,
+        check_value,
+        unit,
+        since,
+        latency: since.saturating_sub(allowed),
+        why,
+        sure: verdict.sure,
+        threads: taken,
+        cycle: cycle(verdict, facts),
+        runtime,
+    }))
 }
 
 /// That a hang is over, `after` seconds after its report.
@@ -216,7 +216,9 @@ fn sentence(verdict: &Verdict, facts: &Facts, first: Option<&Involved>) -> Strin
         Why::LockHeld { waiter, waited, at: lock, holder, reader } => {
             let waits = format!("{} has been blocked on lock {lock:#x} for {waited:.1} s", name(waiter));
             match (holder, reader, first.and_then(|t| taken_twice(&t.stack))) {
-                (Some(holder), ..) => format!("{waits}, held by {}{}", name(holder), at.replacen(" in", " which is in", 1)),
+                (Some(holder), ..) => {
+                    format!("{waits}, held by {}{}", name(holder), at.replacen(" in", " which is in", 1))
+                }
                 (None, Some(reader), _) => format!(
                     "{waits} that readers hold, and {} waits behind it to read: a reader that takes the lock again behind a \
                      waiting writer waits for itself",
@@ -271,8 +273,7 @@ fn taken_twice(stack: &[Frame]) -> Option<&str> {
 }
 
 fn closed(members: &[(Id, How)], sure: Sure, name: &dyn Fn(&Id) -> String) -> String {
-    let waits =
-        |(id, how): &(Id, How)| format!("{} of process {} waits for {}", name(id), id.pid, what(id.tid, *how));
+    let waits = |(id, how): &(Id, How)| format!("{} of process {} waits for {}", name(id), id.pid, what(id.tid, *how));
     const SHOWN: usize = 4;
     let shown: Vec<String> = members.iter().take(SHOWN).map(waits).collect();
     let more = members.len().saturating_sub(SHOWN);

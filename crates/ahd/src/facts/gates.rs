@@ -33,14 +33,18 @@ impl Facts {
         slept.then_some(LeftLock { at, owner: Some(owner.id), owner_since: owner.since })
     }
 
+    /// Whether a thread that has ended waited, when it was seen last, for a lock whose owner had ended: it ends only once it has it.
+    pub(super) fn is_let_through(&self, id: Id) -> bool {
+        self.left_lock(id).is_some_and(|lock| lock.owner.is_none())
+    }
+
     /// Finds processes whose locks are released by others than their owners.
     pub(super) fn find_gates(&mut self) {
         let left: Vec<(Id, LeftLock)> =
             self.threads.values().filter_map(|thread| Some((thread.id, thread.left_lock?))).collect();
         for (id, lock) in left {
             let slept = |owner: &super::Thread| owner.sleeps() && owner.since == lock.owner_since;
-            let is_by_other =
-                lock.owner.is_none_or(|owner| owner == id || self.threads.get(&owner).is_some_and(slept));
+            let is_by_other = lock.owner.is_none_or(|owner| owner == id || self.threads.get(&owner).is_some_and(slept));
             let Some(thread) = self.threads.get_mut(&id) else { continue };
             if is_by_other && !thread.sleeps() && !thread.is_halted() {
                 continue;
@@ -65,9 +69,11 @@ mod tests {
 
     /// Thread 7 is seen asleep at the lock, for the `v`th time, and then another way to rest.
     fn at_lock(facts: &mut Facts, t: f64, v: u64, owner: i32) {
-        let waits = Sight { t, p: 1, i: 7, v, st: 'S', nr: libc::SYS_futex, a0: LOCK, a1: 128, a2: 2, ..Sight::default() };
+        let waits =
+            Sight { t, p: 1, i: 7, v, st: 'S', nr: libc::SYS_futex, a0: LOCK, a1: 128, a2: 2, ..Sight::default() };
         facts.take(&Record::Thread(waits));
-        let words = [0u8; 16].into_iter().chain([2, 0, owner, 1, 0].map(|w: i32| w.to_le_bytes()).into_iter().flatten());
+        let words =
+            [0u8; 16].into_iter().chain([2, 0, owner, 1, 0].map(|w: i32| w.to_le_bytes()).into_iter().flatten());
         let w = Some(words.collect());
         let a = [LOCK, 128, 2, 0, 0, 0];
         facts.take(&Record::Wait(WaitFacts { t, p: 1, i: 7, nr: libc::SYS_futex, a, w, ..WaitFacts::default() }));

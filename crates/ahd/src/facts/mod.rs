@@ -269,10 +269,12 @@ impl Facts {
     }
 
     fn gone(&mut self, id: Id, t: f64) {
+        let is_let_through = self.is_let_through(id);
         if self.threads.remove(&id).is_some()
             && let Some(process) = self.processes.get_mut(&id.pid)
         {
             process.thread_ended = t;
+            process.has_gates |= is_let_through;
         }
         if let Some(process) = self.processes.get_mut(&id.pid) {
             process.threads.remove(&id.tid);

@@ -55,6 +55,16 @@ pub fn takes_events(sight: &Sight) -> bool {
     }
 }
 
+/// Whether the call ends by the clock and by nothing else.
+pub fn naps(sight: &Sight) -> bool {
+    match sight.nr {
+        libc::SYS_nanosleep | libc::SYS_clock_nanosleep => true,
+        libc::SYS_poll | libc::SYS_ppoll => sight.a1 == 0,
+        libc::SYS_select | libc::SYS_pselect6 => sight.a0 == 0,
+        _ => false,
+    }
+}
+
 fn waits_for_signal(nr: i64) -> bool {
     matches!(nr, libc::SYS_pause | libc::SYS_rt_sigpending | libc::SYS_rt_sigtimedwait | libc::SYS_rt_sigsuspend)
 }

@@ -7,7 +7,7 @@ mod home;
 mod port;
 
 pub use habit::{Habit, Places, Stamp};
-pub use home::{Home, futex_op, home, serves, takes_events, waits_for_lock};
+pub use home::{Home, futex_op, home, naps, serves, takes_events, waits_for_lock};
 pub use port::{Port, Ports, Waiting};
 
 use crate::facts::{Facts, Id, Record, Seen};

@@ -60,7 +60,7 @@ pub fn closed_set(facts: &Facts, _: &History, limits: &Limits) -> Vec<Verdict> {
         for component in components(facts, &sleepers, &closure(facts, &sleepers, ids)) {
             let by_ends = component.iter().any(|id| sleepers[id].how.is_by_ends());
             let is_known = component.is_disjoint(&done)
-                && is_seen_asleep_at_once(facts, &sleepers, &component, last_change(facts, &sleepers, &component))
+                && is_seen_asleep_at_once(&sleepers, &component, last_change(facts, &sleepers, &component))
                 && !(by_ends && facts.ends_read < last_rest(&sleepers, &component));
             let is_open = is_known && may_be_unlocked(facts, &sleepers, &component);
             if !is_known || is_open && sure == Sure::Certain {
@@ -170,12 +170,12 @@ fn may_be_unlocked(facts: &Facts, sleepers: &Sleepers, set: &BTreeSet<Id>) -> bo
     }
     let closed = closure(facts, sleepers, sleepers.keys().copied().collect());
     let all = facts.threads.keys().filter(|id| open.contains(&id.pid)).copied().collect::<BTreeSet<Id>>();
-    !all.is_subset(&closed) || !is_seen_asleep_at_once(facts, sleepers, &all, last_change(facts, sleepers, &all))
+    !all.is_subset(&closed) || !is_seen_asleep_at_once(sleepers, &all, last_change(facts, sleepers, &all))
 }
 
 /// Whether all waits were read after `last`, when something last changed: at that moment all slept, so nobody was left to end it. A
 /// thread that was woken and has no CPU yet looks asleep until it is read again.
-fn is_seen_asleep_at_once(facts: &Facts, sleepers: &Sleepers, set: &BTreeSet<Id>, last: f64) -> bool {
+fn is_seen_asleep_at_once(sleepers: &Sleepers, set: &BTreeSet<Id>, last: f64) -> bool {
     set.iter().all(|id| sleepers[id].thread.wait.as_ref().is_some_and(|wait| wait.t > last))
 }
 

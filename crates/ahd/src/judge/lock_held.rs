@@ -1,12 +1,13 @@
 //! Lock held: a thread has waited for a lock for longer than the limit.
 //!
-//! Likely where the holder is known and sleeps all the while; a guess where it runs, or is not
-//! known. Left out: holders that themselves wait for work or for a process that works, which hold
-//! their lock until then, and rings, which are closed sets.
+//! Likely where the holder is known and sleeps all the while; a guess where it runs, sleeps by the
+//! clock, or is not known. Left out: holders that themselves wait for work or for a process that
+//! works, which hold their lock until then; rings, which are closed sets; and locks that are used as
+//! gates, which are waited for like work.
 
 use super::{Key, Verdict, Why, others_work};
 use crate::facts::{Facts, Id, Thread};
-use crate::history::{History, serves, waits_for_lock};
+use crate::history::{History, naps, serves, waits_for_lock};
 use crate::limits::Limits;
 use crate::wakers::chain_end;
 use orbit_inspect::Sure;
@@ -78,7 +79,9 @@ fn of(facts: &Facts, history: &History, limits: &Limits, id: Id, thread: &Thread
         Verdict { key, sure, threads, since: thread.since, allowed: limits.limit, why }
     };
     if end.id == id {
-        return Some(verdict(Key::HeldAt(id.pid, at), Sure::Guess, vec![id], None));
+        let has_owner = thread.wait.as_ref().is_some_and(|wait| wait.named_owner().is_some());
+        let is_gate = has_owner && facts.processes.get(&id.pid).is_some_and(|process| process.has_gates);
+        return (!is_gate).then(|| verdict(Key::HeldAt(id.pid, at), Sure::Guess, vec![id], None));
     }
     // A lock that goes from hand to hand is not held by any of them for long; nor is the holder to
     // blame for what the machine took. Nor is one that keeps coming back to where events come in:
@@ -91,6 +94,6 @@ fn of(facts: &Facts, history: &History, limits: &Limits, id: Id, thread: &Thread
     if end.sleeps() && (serves(&end.sight) || others_work(facts, end, limits)) || !had_its_time {
         return None;
     }
-    let sure = if end.idle_for(facts.now, limits.limit) { Sure::Likely } else { Sure::Guess };
+    let sure = if end.idle_for(facts.now, limits.limit) && !naps(&end.sight) { Sure::Likely } else { Sure::Guess };
     Some(verdict(Key::Held(end.id), sure, vec![end.id, id], Some(end.id)))
 }

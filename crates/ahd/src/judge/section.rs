@@ -10,7 +10,7 @@
 
 use super::{Key, Verdict, Why};
 use crate::facts::{Facts, Id, Thread};
-use crate::history::{History, serves};
+use crate::history::{History, naps, serves};
 use crate::limits::Limits;
 use crate::section::{Inside, Marked};
 use crate::wakers::{Wakers, chain_end, wakers};
@@ -115,8 +115,7 @@ fn works(facts: &Facts, thread: &Thread, limits: &Limits, depth: u32) -> bool {
     let of = |pid: i32| facts.threads.range(Id { pid, tid: i32::MIN }..=Id { pid, tid: i32::MAX }).map(|(_, t)| t);
     let one = |other: &Thread| {
         let rests = other.sleeps() && facts.now - other.since >= limits.limit;
-        let by_clock = matches!(other.sight.nr, libc::SYS_nanosleep | libc::SYS_clock_nanosleep);
-        !rests || by_clock || serves(&other.sight) || depth > 0 && works(facts, other, limits, depth - 1)
+        !rests || naps(&other.sight) || serves(&other.sight) || depth > 0 && works(facts, other, limits, depth - 1)
     };
     others.iter().any(|pid| of(*pid).any(one))
 }

@@ -212,7 +212,9 @@ impl Sensor {
         let spent = cpu_time().saturating_sub(cpu);
         self.price = (self.price * 7 + spent) / 8;
         self.took = began.elapsed();
-        out(Record::Tick { t, us: self.took.as_micros() as u64 });
+        if self.started {
+            out(Record::Tick { t, us: self.took.as_micros() as u64 });
+        }
         ended
     }
 

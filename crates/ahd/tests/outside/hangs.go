@@ -44,9 +44,11 @@ func needsTwo() {
 }
 
 // Writes to a peer that reads nothing, with the lock that all requests take.
+var peer net.Listener
+
 func writes() {
-	l, _ := net.Listen("tcp", "127.0.0.1:0")
-	c, _ := net.Dial("tcp", l.Addr().String())
+	peer, _ = net.Listen("tcp", "127.0.0.1:0")
+	c, _ := net.Dial("tcp", peer.Addr().String())
 	mutex.Lock()
 	c.Write(make([]byte, 64<<20))
 	mutex.Unlock()
