@@ -117,10 +117,11 @@ fn a_lock_held_beyond_the_limit_is_reported_and_then_over() {
     watcher.add(program.pid()).expect("the program");
     let over = |e: &Event| matches!(e, Event::Recovered { .. });
     let events = until(&mut watcher, "the end of the hang", |all| all.iter().any(over));
-    let likely: Vec<&Hang> = hangs(&events).into_iter().filter(|h| h.sure == Sure::Likely).collect();
-    assert_eq!(likely.len(), 1, "{events:?}");
-    assert_eq!(likely[0].tid, program.pid(), "the holder first");
-    assert!(likely[0].why.contains("held by"), "{}", likely[0].why);
+    // The holder sleeps by the clock: it will give the lock back.
+    let held: Vec<&Hang> = hangs(&events).into_iter().filter(|h| h.sure == Sure::Guess).collect();
+    assert_eq!(held.len(), 1, "{events:?}");
+    assert_eq!(held[0].tid, program.pid(), "the holder first");
+    assert!(held[0].why.contains("held by"), "{}", held[0].why);
 }
 
 #[test]
