@@ -119,7 +119,7 @@ fn services_are_loaded_run_listed_and_revoked() {
     assert!(said(&orbit(&socket, &["ls"])).contains("orbit service run"), "without a host");
     let (mut host, _) = stage.host(&[]);
 
-    let target = Running(Command::new("sleep").arg("1000").spawn().expect("sleep"));
+    let target = Running(Command::new("sleep").arg("infinity").spawn().expect("sleep"));
     let pid = target.0.id().to_string();
     let nice = || orbit_linux::sched::nice(target.0.id() as i32).expect("its niceness");
     let before = nice();
@@ -164,7 +164,7 @@ fn services_are_loaded_run_listed_and_revoked() {
     assert_eq!(said(&orbit(&socket, &["attr", "cpu:nice", &pid, "3"])).trim(), "3");
     assert!(orbit(&socket, &["attr", "cpu:nice", &pid, &before.to_string()]).status.success());
 
-    let owner = Running(Command::new("sleep").arg("1000").spawn().expect("sleep"));
+    let owner = Running(Command::new("sleep").arg("infinity").spawn().expect("sleep"));
     let owner_pid = owner.0.id().to_string();
     let owned = orbit(
         &socket,
@@ -201,7 +201,7 @@ fn a_program_starts_as_a_member_and_a_running_one_joins_and_leaves() {
     let inside = orbit(&socket, &["exec", "--", "sh", "-c", "grep -c orbit-sandbox /proc/$$/maps; exit 7"]);
     assert_eq!(inside.status.code(), Some(7), "{}", said(&inside));
     assert!(said(&inside).trim().parse::<u32>().is_ok_and(|mappings| mappings >= 3), "{}", said(&inside));
-    let program = Running(Command::new("sleep").arg("1000").spawn().expect("sleep"));
+    let program = Running(Command::new("sleep").arg("infinity").spawn().expect("sleep"));
     let pid = program.0.id().to_string();
     let is_member = || std::fs::read_to_string(format!("/proc/{pid}/maps")).expect("maps").contains("orbit-sandbox");
     let joined = orbit(&socket, &["join", &pid]);
@@ -213,7 +213,7 @@ fn a_program_starts_as_a_member_and_a_running_one_joins_and_leaves() {
     assert!(!again.status.success() && said(&again).contains("is not a member"), "{}", said(&again));
 
     // A member that exits is off the list; a host that ends lets the others leave.
-    let gone = Running(Command::new("sleep").arg("1000").spawn().expect("sleep"));
+    let gone = Running(Command::new("sleep").arg("infinity").spawn().expect("sleep"));
     let gone_pid = gone.0.id().to_string();
     assert!(orbit(&socket, &["join", &gone_pid]).status.success());
     drop(gone);
@@ -236,7 +236,7 @@ fn a_host_that_is_killed_leaves_no_process_and_nothing_set() {
     let socket = stage.socket.clone();
     let Some(module) = module(&stage.folder) else { return };
     let (mut host, _) = stage.host(&[]);
-    let target = Running(Command::new("sleep").arg("1000").spawn().expect("sleep"));
+    let target = Running(Command::new("sleep").arg("infinity").spawn().expect("sleep"));
     let pid = target.0.id().to_string();
     let nice = || orbit_linux::sched::nice(target.0.id() as i32).expect("its niceness");
     let before = nice();
@@ -272,7 +272,7 @@ fn a_host_begins_with_what_its_file_names_and_says_what_it_used() {
     if module(&stage.folder).is_none() {
         return;
     }
-    let target = Running(Command::new("sleep").arg("1000").spawn().expect("sleep"));
+    let target = Running(Command::new("sleep").arg("infinity").spawn().expect("sleep"));
     let nice = || orbit_linux::sched::nice(target.0.id() as i32).expect("its niceness");
     let before = nice();
     std::fs::write(stage.folder.join("pid"), format!("{}\n", target.0.id())).expect("written");
@@ -317,7 +317,7 @@ fn a_service_in_the_kernel_is_loaded_by_its_class_and_one_service_starts_another
     let Some(module) = module(&stage.folder) else { return };
     let module = module.to_str().expect("a path");
     let (mut host, _) = stage.host(&[]);
-    let target = Running(Command::new("sleep").arg("1000").spawn().expect("sleep"));
+    let target = Running(Command::new("sleep").arg("infinity").spawn().expect("sleep"));
     let pid = target.0.id().to_string();
     let nice = || orbit_linux::sched::nice(target.0.id() as i32).expect("its niceness");
     let before = nice();
@@ -435,4 +435,115 @@ fn a_client_that_sends_a_byte_now_and_then_does_not_keep_the_host() {
     std::thread::sleep(Duration::from_millis(100));
     assert!(orbit(&stage.socket, &["ls"]).status.success());
     sender.join().expect("dropped");
+}
+
+#[test]
+fn a_signal_reaches_the_program_that_was_started_and_its_end_is_told() {
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("SKIP: needs root");
+        return;
+    }
+    let stage = Stage::new("exec");
+    let _host = stage.host(&[]);
+    let exec = |script: &str| {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_orbit"));
+        command.args(["service", "exec", "--socket"]).arg(&stage.socket).args(["--", "sh", "-c", script]);
+        Running(command.stdout(Stdio::piped()).spawn().expect("orbit"))
+    };
+    let ended_by = |script: &str, signal: i32| {
+        let mut exec = exec(script);
+        let mut line = String::new();
+        BufReader::new(exec.0.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+        // SAFETY: an own child.
+        unsafe { libc::kill(exec.0.id() as i32, signal) };
+        (line.trim().to_owned(), exec.0.wait().expect("own child").code())
+    };
+    // By its own action, and by the default one: no program is left.
+    let handled = "trap 'exit 9' TERM; echo $$; while :; do sleep 0.05; done";
+    let (pid, code) = ended_by(handled, libc::SIGTERM);
+    assert_eq!(code, Some(9));
+    assert!(!Path::new(&format!("/proc/{pid}")).exists(), "program {pid} is left");
+    for signal in [libc::SIGTERM, libc::SIGHUP, libc::SIGUSR1] {
+        let (pid, code) = ended_by("echo $$; exec sleep infinity", signal);
+        assert_eq!(code, Some(128 + signal));
+        assert!(!Path::new(&format!("/proc/{pid}")).exists(), "program {pid} is left");
+    }
+    // One that the program gives itself.
+    assert_eq!(exec("kill -9 $$").0.wait().expect("own child").code(), Some(128 + 9));
+    // One that comes while the program starts.
+    let mut early = exec("sleep infinity");
+    std::thread::sleep(Duration::from_millis(3));
+    // SAFETY: an own child.
+    unsafe { libc::kill(early.0.id() as i32, libc::SIGTERM) };
+    assert!(!early.0.wait().expect("own child").success());
+}
+
+#[test]
+fn memory_of_modules_has_bounds() {
+    let stage = Stage::new("memory");
+    let socket = stage.socket.clone();
+    let Some(module) = module(&stage.folder) else { return };
+    let (_host, _) = stage.host(&[]);
+    let me = std::process::id().to_string();
+    let load = |memory: &str| {
+        let module = module.to_str().expect("a path");
+        orbit(&socket, &["load", module, "--owner", &me, "--memory", memory])
+    };
+    for (memory, hint) in [
+        ("0", "0 bytes of memory"),
+        ("0K", "0 bytes of memory"),
+        ("4096M", "4294967296 bytes of memory"),
+        ("99999999999M", "bytes"),
+        ("99999999999999999999", "write bytes"),
+        ("-1", "unexpected argument"),
+        ("1", "use 1 bytes of memory"),
+    ] {
+        let refused = load(memory);
+        assert!(!refused.status.success() && said(&refused).contains(hint), "--memory {memory}: {}", said(&refused));
+    }
+    assert!(load("256K").status.success());
+}
+
+#[test]
+fn what_cannot_be_put_back_is_in_the_log() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::process::CommandExt;
+    const NOBODY: u32 = 65534;
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("SKIP: needs root, to start a host without rights");
+        return;
+    }
+    let stage = Stage::new("unrestored");
+    let socket = stage.socket.clone();
+    let Some(module) = module(&stage.folder) else { return };
+    std::fs::set_permissions(&stage.folder, std::fs::Permissions::from_mode(0o777)).expect("own folder");
+    let as_nobody = |program: &str| {
+        let mut command = Command::new(program);
+        command.uid(NOBODY).gid(NOBODY);
+        command
+    };
+    let mut host = as_nobody(env!("CARGO_BIN_EXE_orbit"));
+    host.args(["service", "run", "--socket"]).arg(&socket).stdout(Stdio::piped());
+    let mut host = match host.spawn() {
+        Ok(host) => Running(host),
+        Err(error) => return println!("SKIP: needs a build that other users may run: {error}"),
+    };
+    let mut line = String::new();
+    BufReader::new(host.0.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
+    let target = Running(as_nobody("sleep").arg("infinity").spawn().expect("sleep"));
+    let pid = target.0.id().to_string();
+    let before = orbit_linux::sched::nice(target.0.id() as i32).expect("its niceness");
+    let grant = format!("cpu:nice:set(pid={pid},min={})", before + 1);
+    let module = module.to_str().expect("a path");
+    let load = ["load", module, "--owner", &pid, "--on", "tick=5ms", "--budget", "1ms/10ms", "--grant", &grant];
+    let loaded = orbit(&socket, &load);
+    assert!(loaded.status.success(), "{line}: {}", said(&loaded));
+    until("the service sets the niceness", || {
+        orbit_linux::sched::nice(target.0.id() as i32).expect("its niceness") > before
+    });
+    assert!(orbit(&socket, &["revoke", said(&loaded).trim()]).status.success());
+    let wanted = format!("cpu:nice of {pid} could not be put back to {before}");
+    until("the log says what could not be put back", || said(&orbit(&socket, &["log"])).contains(&wanted));
 }

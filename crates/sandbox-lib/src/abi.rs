@@ -3,8 +3,8 @@
 //! ```text
 //! BASE        public     1 MiB  read, execute   directory, code and constants          written by the host only
 //! +1 MiB      protected  1 MiB  closed          data, heap, stack, record of each slot  open while its handler runs
-//! +2 MiB      control   64 KiB  read, write     claims, due times, queues, counters     nobody trusts it
-//! +2 MiB+64K  private   16 KiB  read, write     of each process: what it had before it joined
+//! +2 MiB      control  128 KiB  read, write     claims, due times, queues, counters     nobody trusts it
+//! +2 MiB+128K private   16 KiB  read, write     of each process: what it had before it joined
 //! ```
 //!
 //! All parts have the same address in every member. Public and protected part are divided into [`SLOTS`] slots of
@@ -15,6 +15,7 @@
 //! Members can write the control part at any time. A wrong word there can delay or drop a run, and make a counter wrong;
 //! it cannot reach a service's data or the host, which clamps what it reads.
 
+use crate::direct::{CALLS, Call};
 use crate::published::Table;
 use crate::question::Questions;
 use crate::queue::Queue;
@@ -41,7 +42,7 @@ pub const PROTECTED_LEN: usize = SLOT * SLOTS;
 /// The control part.
 pub const CONTROL: usize = PROTECTED + PROTECTED_LEN;
 /// Bytes of the control part.
-pub const CONTROL_LEN: usize = 0x1_0000;
+pub const CONTROL_LEN: usize = 0x2_0000;
 /// Bytes of one slot's control structure.
 pub const CONTROL_SLOT: usize = CONTROL_LEN / SLOTS;
 /// The private part: a page of each process.
@@ -74,6 +75,9 @@ pub const ARGUMENTS: usize = 1024;
 pub const KEPT: usize = 256;
 /// Signals whose default action kills and that a wild handler raises.
 pub const FAULTS: [i32; 4] = [11, 7, 4, 8];
+
+/// `SIGURG`: programs may have handlers of their own for it, which the library calls.
+pub const URGENT: i32 = 23;
 
 /// State of a slot: nothing there.
 pub const EMPTY: u32 = 0;
@@ -136,6 +140,8 @@ pub struct Library {
     pub restorer: u64,
     /// `orbit_agent`.
     pub agent: u64,
+    /// `orbit_call`: programs that are members call it themselves.
+    pub call: u64,
 }
 
 /// A service as members see it. Written by the host: everything before `state` becomes [`LIVE`].
@@ -145,6 +151,8 @@ pub struct Service {
     pub state: AtomicU32,
     /// [`PURE`], [`RAISE`].
     pub flags: u32,
+    /// How many services the slot has had, this one included.
+    pub generation: u64,
     /// Address of the handler, in the slot's public part.
     pub entry: u64,
     /// Nanoseconds between two timer events; 0: none.
@@ -244,8 +252,12 @@ pub struct Control {
     pub followed: AtomicU32,
     /// Raised with each run, if the service is followed.
     pub ran: AtomicU32,
-    /// Free.
-    pub reserved: AtomicU32,
+    /// Raised with the end of each posted event's run: callers sleep on it.
+    pub finished: AtomicU32,
+    /// Callers that sleep on `finished`.
+    pub callers: AtomicU32,
+    /// 1: the service's thread sleeps on `wake`, or is about to.
+    pub asleep: AtomicU32,
     /// When the run in progress began, monotonic nanoseconds, the lowest bit set for an upcall; 0: none is. The thread that
     /// holds the claim writes it.
     pub began: AtomicU64,
@@ -255,6 +267,8 @@ pub struct Control {
     pub queue: Queue,
     /// Questions not yet answered.
     pub questions: Questions,
+    /// Calls that wait for the end of their event's run.
+    pub calls: [Call; CALLS],
     /// Nanoseconds from due to handler, latest runs, by number of the run.
     pub delays: [AtomicU32; KEPT],
     /// CPU nanoseconds, latest runs.
@@ -308,6 +322,10 @@ pub struct Record {
     pub may_wait: u32,
     /// Free.
     pub reserved: u32,
+    /// What the handler answers to a call of it.
+    pub answer: i64,
+    /// The call that waits for the end of the run; 0: none does.
+    pub call: u64,
     /// What the handler gets.
     pub context: Context,
     /// The event.
@@ -373,6 +391,8 @@ pub struct Private {
     pub upcalls: AtomicU64,
     /// Actions of [`FAULTS`] before joining, then of the upcall and the budget signal: handler, flags, restorer, mask.
     pub actions: [[u64; 4]; 6],
+    /// 1: `actions` is complete; nothing was installed before. Whoever joins the process writes it.
+    pub saved: u64,
     /// Where whoever joins the process puts what its system calls are given pointers to.
     pub scratch: [u64; 8],
     /// How each slot is opened here: see [`crate::gate`].
@@ -387,6 +407,10 @@ pub struct Private {
     pub timer: AtomicI32,
     /// In an agent or a thread: when that timer fires, monotonic nanoseconds; 0: it is not armed.
     pub armed_until: AtomicU64,
+    /// Calls of services that threads of the process are in: the region must not be unmapped under them.
+    pub inside: AtomicU32,
+    /// For each slot, waits for its service's thread on the CPU that were for nothing: see [`crate::spin`].
+    pub misses: [AtomicU32; SLOTS],
 }
 
 const _: () = {
@@ -395,6 +419,8 @@ const _: () = {
     assert!(size_of::<Table>() <= CONTROL_SLOT);
     assert!(size_of::<Record>() <= SLOT - RECORD_AT);
     assert!(size_of::<Private>() <= PRIVATE_LEN);
+    // orbit_program.h knows this one.
+    assert!(core::mem::offset_of!(Directory, library) + core::mem::offset_of!(Library, call) == 64);
     assert!(core::mem::offset_of!(Record, active) == 16);
     assert!(core::mem::offset_of!(Record, cause) == 20);
     assert!(core::mem::offset_of!(Record, fault_stack) == 24);

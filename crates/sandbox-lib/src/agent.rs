@@ -7,7 +7,8 @@
 use crate::abi::{self, LIVE, PURE};
 use crate::bound::Watch;
 use crate::run::{self, Place};
-use crate::{attribute, entry, gate, sys};
+use crate::{attribute, direct, entry, gate, sys};
+use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 const READABLE: i16 = 1;
@@ -100,6 +101,7 @@ fn alone(slot: usize, life: i32) -> ! {
         // SAFETY: it is open for good; where it could not be, each run opens it.
         unsafe { run::keep_stack(slot) };
     }
+    let misses = AtomicU32::new(0);
     loop {
         let seen = control.wake.load(Acquire);
         while service.state.load(Acquire) == LIVE && run::may_be_due(control) {
@@ -111,7 +113,8 @@ fn alone(slot: usize, life: i32) -> ! {
         let due = control.due.load(Relaxed);
         let is_own = service.flags & abi::THREAD != 0 && due != 0;
         let next = if is_own { due.saturating_sub(sys::now()).clamp(1, LOOK_NS) } else { LOOK_NS };
-        let woken = sys::sleep_on(&control.wake, seen, next);
+        let (spent, woken) = direct::rest(control, &misses, seen, next);
+        run::charge_wait(service, control, spent, &misses);
         // Agents restore what was set when the host is gone; a thread only exits.
         if woken != 0 && sys::is_ready(life) {
             sys::exit(0);

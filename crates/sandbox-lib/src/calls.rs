@@ -121,6 +121,15 @@ pub extern "C" fn orbit_set(handle: u64, value: i64) -> i64 {
     })
 }
 
+/// What a caller of the service gets: see [`crate::direct`]. The last answer of a run counts. 0; `-EBADF` outside of handlers.
+#[cfg_attr(sandbox_object, unsafe(no_mangle))]
+pub extern "C" fn orbit_return(value: i64) -> i64 {
+    within(|_, record| {
+        record.answer = value;
+        0
+    })
+}
+
 /// Says that the run is about to wait. In a thread of the service's own it answers 0. Elsewhere (an upcall, an agent) it
 /// does not return: the event's run begins again, in that thread, from the start of the handler. Outside of handlers
 /// `-EBADF`.

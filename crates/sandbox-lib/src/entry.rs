@@ -94,7 +94,11 @@ pub fn actions(directory: &abi::Directory) -> [(i32, [u64; 4]); 6] {
 /// # Safety
 /// Called by the kernel as the handler of the upcall signal, in a member.
 #[cfg_attr(sandbox_object, unsafe(no_mangle))]
-pub unsafe extern "C" fn orbit_upcall(_signal: i32, _info: usize, _frame: usize) {
+pub unsafe extern "C" fn orbit_upcall(signal: i32, info: usize, frame: usize) {
+    // SAFETY: the kernel's description of the signal; the process's own page says what it had for this signal.
+    if signal == abi::URGENT && unsafe { is_the_programs(signal, info, frame) } {
+        return;
+    }
     // SAFETY: a member has its own page; other threads of it change the counter too, which is atomic.
     unsafe { (*abi::private()).upcalls.fetch_add(1, Relaxed) };
     if !has_faults() {
@@ -105,9 +109,31 @@ pub unsafe extern "C" fn orbit_upcall(_signal: i32, _info: usize, _frame: usize)
     }
 }
 
+/// A signal that no clock sent is the program's: its handler is called, if it has one.
+///
+/// # Safety
+/// What the kernel calls a handler with.
+unsafe fn is_the_programs(signal: i32, info: usize, frame: usize) -> bool {
+    // What events of descriptors, which clocks are, have for a code: POLL_IN to POLL_HUP.
+    const OF_DESCRIPTORS: core::ops::RangeInclusive<i32> = 1..=6;
+    // SAFETY: the caller's promise; the offset is the kernel's.
+    if OF_DESCRIPTORS.contains(unsafe { &*((info + SIGNAL_CODE) as *const i32) }) {
+        return false;
+    }
+    // SAFETY: a member has its own private part; its former handler was one of this signature.
+    unsafe {
+        let before = (*abi::private()).actions[abi::FAULTS.len()][0];
+        if before > 1 {
+            let handler: extern "C" fn(i32, usize, usize) = core::mem::transmute(before as usize);
+            handler(signal, info, frame);
+        }
+    }
+    true
+}
+
 /// Whether faults still come to the library: a program that installed handlers of its own since it joined gets no
 /// upcalls, since a wild handler would be taken for its own fault.
-fn has_faults() -> bool {
+pub(crate) fn has_faults() -> bool {
     let mut present = [0u64; 4];
     sys::action(abi::FAULTS[0], None, Some(&mut present));
     abi::PUBLIC as u64 <= present[0] && present[0] < (abi::PUBLIC + abi::PUBLIC_LEN) as u64

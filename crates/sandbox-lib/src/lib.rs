@@ -23,6 +23,8 @@
 //! | [`gate`] | opening and closing a slot, by protection key or by `mprotect` |
 //! | [`bound`] | what bounds a run: a timer, or an agent that checks it |
 //! | [`entry`] | the ways in: upcall, over budget, fault |
+//! | [`direct`] | a program's own call of a service |
+//! | [`spin`] | a bounded wait on the CPU before a sleep |
 //! | [`calls`] | what services import |
 //! | [`agent`] | the loop of an agent process |
 #![no_std]
@@ -35,6 +37,7 @@ pub mod attribute;
 pub mod bound;
 pub mod calls;
 pub mod control;
+pub mod direct;
 pub mod entry;
 pub mod gate;
 pub mod group;
@@ -43,6 +46,7 @@ pub mod published;
 pub mod question;
 pub mod queue;
 pub mod run;
+pub mod spin;
 pub mod sys;
 
 /// A bug in this crate: there is nobody to report it to, so the process that runs it stops at an illegal instruction. In

@@ -18,6 +18,7 @@ pub struct Cell {
     turn: AtomicU64,
     kind: AtomicU64,
     value: AtomicU64,
+    call: AtomicU64,
 }
 
 /// The queue. All zeros is an empty one.
@@ -42,6 +43,8 @@ pub struct Waiting {
     pub value: u64,
     /// Dropped since the one before.
     pub lost: u32,
+    /// The call that waits for the end of its run: see [`crate::direct`]; 0: none does.
+    pub call: u64,
 }
 
 impl Queue {
@@ -51,6 +54,11 @@ impl Queue {
 
     /// Appends an event. False when the queue is full: the event is counted as lost.
     pub fn put(&self, kind: u32, value: u64) -> bool {
+        self.put_for(kind, value, 0).is_some()
+    }
+
+    /// As [`Queue::put`], for a call; answers the event's position.
+    pub fn put_for(&self, kind: u32, value: u64, call: u64) -> Option<u64> {
         for _ in 0..ATTEMPTS {
             let position = self.put.load(Acquire);
             let (cell, free) = self.cell(position);
@@ -63,12 +71,19 @@ impl Queue {
             }
             cell.kind.store(u64::from(kind), Relaxed);
             cell.value.store(value, Relaxed);
+            cell.call.store(call, Relaxed);
             cell.turn.store(free.wrapping_add(1), Release);
-            return true;
+            return Some(position);
         }
         self.lost.fetch_add(1, Relaxed);
         self.dropped.fetch_add(1, Relaxed);
-        false
+        None
+    }
+
+    /// Whether an event was taken.
+    pub fn has_taken(&self, position: u64) -> bool {
+        let (cell, free) = self.cell(position);
+        cell.turn.load(Acquire) >= free.wrapping_add(2)
     }
 
     /// Whether an event waits.
@@ -86,16 +101,31 @@ impl Queue {
             return None;
         }
         let (kind, value) = (cell.kind.load(Relaxed) as u32, cell.value.load(Relaxed));
+        let call = cell.call.load(Relaxed);
         cell.turn.store(free.wrapping_add(2), Release);
         self.taken.store(position.wrapping_add(1), Release);
         let lost = self.lost.swap(0, Relaxed).min(u64::from(u32::MAX)) as u32;
-        Some(Waiting { kind, value, lost })
+        Some(Waiting { kind, value, lost, call })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::{Queue, WAITING, Waiting};
+
+    #[test]
+    fn an_event_was_taken_from_then_on() {
+        let queue = Queue::default();
+        let position = queue.put_for(2, 7, 9).expect("room");
+        assert!(!queue.has_taken(position));
+        assert_eq!(queue.take(), Some(Waiting { kind: 2, value: 7, lost: 0, call: 9 }));
+        for _ in 0..3 * WAITING {
+            assert!(queue.has_taken(position));
+            queue.put(2, 1);
+            assert!(queue.has_taken(position));
+            queue.take();
+        }
+    }
 
     #[test]
     fn events_come_in_order_and_what_does_not_fit_is_counted() {
@@ -107,7 +137,7 @@ mod tests {
             }
             for nth in 0..WAITING as u64 {
                 let lost = if nth == 0 { 3 } else { 0 };
-                assert_eq!(queue.take(), Some(Waiting { kind: 2, value: lap * 100 + nth, lost }));
+                assert_eq!(queue.take(), Some(Waiting { kind: 2, value: lap * 100 + nth, lost, call: 0 }));
             }
         }
     }

@@ -8,9 +8,10 @@
 //! holds the claim would stop the service.
 
 use crate::abi::{self, Control, EMPTY, Event, LIVE, PURE, RAISE, Record, Service, THREAD, TIMER};
-use crate::{bound, gate, sys};
+use crate::{bound, direct, gate, spin, sys};
 use core::arch::naked_asm;
 use core::mem::offset_of;
+use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
 /// A handler that waits, or is preempted, for this many times its budget is aborted, whatever CPU time it used.
@@ -41,6 +42,8 @@ pub enum Attempt {
     Unpaid,
     /// The handler returned.
     Done,
+    /// The handler asked to wait: its run begins again in a thread.
+    Promoted,
     /// The handler was aborted.
     Aborted,
 }
@@ -54,6 +57,8 @@ enum Due {
     Posted,
     /// The timer's.
     Timer(Event),
+    /// A program's own call, with its value.
+    Call(u64),
 }
 
 /// What is due at `now` for a run in this place, if anything. Changes nothing.
@@ -109,32 +114,41 @@ pub(crate) fn may_be_due(control: &Control) -> bool {
 
 /// Runs a slot's handler if an event of it is due.
 pub fn attempt(slot: usize, place: Place) -> Attempt {
+    attempt_for(slot, place, None).0
+}
+
+/// Runs a slot's handler for a call of the program that this thread belongs to, with this value. Answers what the handler does.
+pub(crate) fn direct(slot: usize, value: u64) -> (Attempt, i64) {
+    attempt_for(slot, Place::Upcall, Some(value))
+}
+
+fn attempt_for(slot: usize, place: Place, called: Option<u64>) -> (Attempt, i64) {
     let slot = slot % abi::SLOTS;
     let (service, control) = (&abi::directory().services[slot], abi::control(slot));
     if service.state.load(Acquire) != LIVE {
-        return Attempt::Idle;
+        return (Attempt::Idle, 0);
     }
     let now = sys::now();
-    if pending(service, control, place, now).is_none() {
-        return Attempt::Idle;
+    if called.is_none() && pending(service, control, place, now).is_none() {
+        return (Attempt::Idle, 0);
     }
     let (me, thread) = claim();
     let raised = (place == Place::Upcall && service.flags & RAISE != 0).then(|| Raised::new(thread, service.priority));
-    let mut own = None;
+    let mut run = Claimed { slot, place, thread, now, own: None, answer: 0 };
     let outcome = if control.runner.compare_exchange(0, me, SeqCst, Relaxed).is_err() {
         Attempt::Busy
     } else {
-        let outcome = claimed(slot, place, thread, &mut own, now);
+        let outcome = run.begin(called);
         control.began.store(0, Relaxed);
         control.runner.store(0, Release);
         outcome
     };
     if let Some(raised) = raised {
-        raised.lower(own);
-    } else if let Some(priority) = own {
+        raised.lower(run.own);
+    } else if let Some(priority) = run.own {
         sys::set_priority(thread, priority);
     }
-    outcome
+    (outcome, run.answer)
 }
 
 /// What this thread claims slots with, and the thread.
@@ -168,63 +182,120 @@ impl Raised {
     }
 }
 
-/// The claim is this thread's: looks again, for another may have handled the event meanwhile.
-fn claimed(slot: usize, place: Place, thread: i32, own: &mut Option<i32>, now: u64) -> Attempt {
-    let (service, control) = (&abi::directory().services[slot], abi::control(slot));
-    let event = match pending(service, control, place, now) {
-        None => return Attempt::Idle,
-        Some(Due::Promoted) => {
-            control.promoted.store(0, Release);
-            None
+/// A slot whose claim is this thread's.
+struct Claimed {
+    slot: usize,
+    place: Place,
+    thread: i32,
+    now: u64,
+    /// The priority that the handler set for this thread.
+    own: Option<i32>,
+    /// What the handler answered.
+    answer: i64,
+}
+
+impl Claimed {
+    /// Looks again, for another may have handled the event meanwhile; runs the handler for what is due.
+    fn begin(&mut self, called: Option<u64>) -> Attempt {
+        let (service, control) = (&abi::directory().services[self.slot], abi::control(self.slot));
+        let now = self.now;
+        let posted = |kind, lost, value| Some(Event { kind, lost, due_ns: now, now_ns: now, value });
+        let mut call = 0;
+        // The record has the event of a run that waits for its thread.
+        if called.is_some() && control.promoted.load(Acquire) != 0 {
+            return Attempt::Busy;
         }
-        Some(Due::Posted) => match control.queue.take() {
+        let due = called.map(Due::Call).or_else(|| pending(service, control, self.place, now));
+        let event = match due {
             None => return Attempt::Idle,
-            Some(taken) => {
-                Some(Event { kind: taken.kind, lost: taken.lost, due_ns: now, now_ns: now, value: taken.value })
+            Some(Due::Promoted) => {
+                control.promoted.store(0, Release);
+                None
             }
-        },
-        Some(Due::Timer(event)) => {
-            control.due.store(now + service.period_ns, Release);
-            Some(event)
+            Some(Due::Posted) => match control.queue.take() {
+                None => return Attempt::Idle,
+                Some(taken) => {
+                    call = taken.call;
+                    posted(taken.kind, taken.lost, taken.value)
+                }
+            },
+            Some(Due::Call(value)) => posted(abi::POSTED, 0, value),
+            Some(Due::Timer(event)) => {
+                control.due.store(now + service.period_ns, Release);
+                Some(event)
+            }
+        };
+        let outcome = self.run(service, control, event, &mut call);
+        if call != 0 && outcome != Attempt::Promoted {
+            direct::finish(control, call, outcome, self.answer);
         }
-    };
-    if !is_paid(service, control, now) {
-        control.unpaid.fetch_add(1, Relaxed);
-        return Attempt::Unpaid;
+        outcome
     }
-    let Ok(opened) = gate::open(slot) else {
-        control.failed.fetch_add(1, Relaxed);
-        return Attempt::Idle;
-    };
-    let record = abi::record(slot);
-    // SAFETY: the slot is open and claimed by this thread, so its record is this thread's until it is released.
-    let (event, (cause, cost)) = unsafe {
-        // A run that begins again in a thread has the event that it had before.
-        let event = event.unwrap_or((*record).event);
-        (*record).may_wait = u32::from(place == Place::Thread);
-        (event, call(slot, record, service, event, place, thread, now))
-    };
-    // SAFETY: as above.
-    *own = unsafe { ((*record).own_set != 0).then_some((*record).own_priority) };
-    gate::close(opened);
-    if place == Place::Upcall {
-        control.upcalls.fetch_add(1, Relaxed);
+
+    /// Runs the handler within its reservation. `waiting`: the call that waits for the end; of a run that begins again it is found here.
+    fn run(&mut self, service: &Service, control: &Control, event: Option<Event>, waiting: &mut u64) -> Attempt {
+        let now = self.now;
+        if !is_paid(service, control, now) {
+            control.unpaid.fetch_add(1, Relaxed);
+            return Attempt::Unpaid;
+        }
+        let Ok(opened) = gate::open(self.slot) else {
+            control.failed.fetch_add(1, Relaxed);
+            return Attempt::Idle;
+        };
+        let record = abi::record(self.slot);
+        // SAFETY: the slot is open and claimed by this thread, so its record is this thread's until it is released.
+        let (event, (cause, cost)) = unsafe {
+            // A run that begins again in a thread has the event that it had before.
+            let event = match event {
+                Some(event) => {
+                    (*record).call = *waiting;
+                    event
+                }
+                None => {
+                    *waiting = (*record).call;
+                    (*record).event
+                }
+            };
+            ((*record).may_wait, (*record).answer) = (u32::from(self.place == Place::Thread), 0);
+            (event, call(self.slot, record, service, event, self.place, self.thread, now))
+        };
+        // SAFETY: as above.
+        unsafe {
+            self.own = ((*record).own_set != 0).then_some((*record).own_priority);
+            self.answer = (*record).answer;
+        }
+        gate::close(opened);
+        if self.place == Place::Upcall {
+            control.upcalls.fetch_add(1, Relaxed);
+        }
+        if cause == abi::PROMOTED {
+            control.cpu_ns.fetch_add(cost, Relaxed);
+            control.spent_ns.fetch_add(cost, Relaxed);
+            control.promotions.fetch_add(1, Relaxed);
+            control.promoted.store(abi::MAY_WAIT, Release);
+            control.wake.fetch_add(1, Release);
+            sys::wake(&control.wake);
+            return Attempt::Promoted;
+        }
+        charge(control, &event, cost, cause, service);
+        if control.followed.load(Relaxed) != 0 {
+            control.ran.fetch_add(1, Release);
+            sys::wake(&control.ran);
+        }
+        if cause == 0 { Attempt::Done } else { Attempt::Aborted }
     }
-    if cause == abi::PROMOTED {
-        control.cpu_ns.fetch_add(cost, Relaxed);
-        control.spent_ns.fetch_add(cost, Relaxed);
-        control.promotions.fetch_add(1, Relaxed);
-        control.promoted.store(abi::MAY_WAIT, Release);
-        control.wake.fetch_add(1, Release);
-        sys::wake(&control.wake);
-        return Attempt::Done;
+}
+
+/// Charges a thread's wait on its CPU. Once the reservation is used up it sleeps at once: the window's next run begins a new one.
+pub(crate) fn charge_wait(service: &Service, control: &Control, spent_ns: u64, misses: &AtomicU32) {
+    if spent_ns == 0 {
+        return;
     }
-    charge(control, &event, cost, cause, service);
-    if control.followed.load(Relaxed) != 0 {
-        control.ran.fetch_add(1, Release);
-        sys::wake(&control.ran);
+    control.cpu_ns.fetch_add(spent_ns, Relaxed);
+    if control.spent_ns.fetch_add(spent_ns, Relaxed).saturating_add(spent_ns) >= service.reserve_ns {
+        misses.store(spin::LEFT_OUT, Relaxed);
     }
-    if cause == 0 { Attempt::Done } else { Attempt::Aborted }
 }
 
 /// Adds a run to the slot's counters.

@@ -21,6 +21,7 @@ const GETPID: usize = 39;
 const EXIT_GROUP: usize = 231;
 const SETPRIORITY: usize = 141;
 const GETPRIORITY: usize = 140;
+const SCHED_YIELD: usize = 24;
 const SCHED_SETPARAM: usize = 142;
 const SCHED_GETPARAM: usize = 143;
 const SCHED_SETSCHEDULER: usize = 144;
@@ -188,6 +189,18 @@ pub fn set_mask(mask: u64) -> isize {
     plain(RT_SIGPROCMASK, 2, &raw const mask as usize, 0, 8)
 }
 
+/// As [`set_mask`]; answers the mask before.
+pub fn swap_mask(mask: u64) -> u64 {
+    let mut before = 0u64;
+    plain(RT_SIGPROCMASK, 2, &raw const mask as usize, &raw mut before as usize, 8);
+    before
+}
+
+/// Lets other threads of this CPU run.
+pub fn yield_cpu() {
+    plain(SCHED_YIELD, 0, 0, 0, 0);
+}
+
 /// A timer that sends `signal` with `value` to this thread of the calling process. Answers its id or `-errno`.
 pub fn timer_create(signal: i32, value: u64, thread: i32) -> isize {
     const SIGEV_THREAD_ID: u32 = 4;
@@ -202,6 +215,12 @@ pub fn timer_create(signal: i32, value: u64, thread: i32) -> isize {
 /// Lets a timer fire once, `ns` nanoseconds from now; 0: never.
 pub fn timer_set(timer: i32, ns: u64) -> isize {
     let time: [u64; 4] = [0, 0, ns / 1_000_000_000, ns % 1_000_000_000];
+    plain(TIMER_SETTIME, timer as usize, 0, &raw const time as usize, 0)
+}
+
+/// Lets a timer fire `ns` nanoseconds from now, and then each `again` nanoseconds.
+pub fn timer_repeat(timer: i32, ns: u64, again: u64) -> isize {
+    let time: [u64; 4] = [again / 1_000_000_000, again % 1_000_000_000, ns / 1_000_000_000, ns % 1_000_000_000];
     plain(TIMER_SETTIME, timer as usize, 0, &raw const time as usize, 0)
 }
 

@@ -9,7 +9,7 @@ use orbit_services::budget::{self, Budget};
 use orbit_services::{
     Dispatch, Error, GrantRequest, Happened, Host, Kind, Opened, Options, Result, ServiceId, Source, Spec, Upcalls,
 };
-use orbit_services_wasm::{Engine, Id, Runner, Service, WasmSpec};
+use orbit_services_wasm::{Id, Loader, Runner, WasmSpec};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
@@ -34,7 +34,8 @@ static STOP: AtomicBool = AtomicBool::new(false);
 /// What the host's process has.
 struct Daemon {
     host: Host,
-    engine: Engine,
+    /// Makes handlers of wasm modules.
+    loader: Box<dyn Loader>,
     runner: Runner,
     /// Services in the kernel.
     kernels: Kernels,
@@ -131,7 +132,12 @@ impl std::fmt::Display for Ready {
 ///
 /// # Errors
 /// When another host listens there, or the region, the interpreter or the socket is not available.
-pub fn run(socket: &Path, config: &Config, ready: impl FnOnce(&Ready)) -> Result<()> {
+pub fn run(
+    socket: &Path,
+    config: &Config,
+    loader: impl FnOnce() -> Result<Box<dyn Loader>>,
+    ready: impl FnOnce(&Ready),
+) -> Result<()> {
     let (cpu, tick) = (config.cpu.unwrap_or(0), config.tick.unwrap_or(Duration::from_millis(10)));
     if UnixStream::connect(socket).is_ok() {
         let text =
@@ -159,15 +165,20 @@ pub fn run(socket: &Path, config: &Config, ready: impl FnOnce(&Ready)) -> Result
         unsafe { signals::handle(signal, stop) }.map_err(|e| Error::system("handling a request to end", &e))?;
     }
     // Before there is a thread: agents are forks.
-    let mut host =
-        Host::new(Options { cpus: vec![cpu], limit: config.limit, aborts: config.aborts, ..Options::default() })?;
+    let options = Options { cpus: vec![cpu], limit: config.limit, aborts: config.aborts, ..Options::default() };
+    let mut host = Host::new(options.clone())?;
     host.start_ticks(tick);
-    let engine = Engine::new()?;
+    if host.upcalls() == Upcalls::Clocks {
+        drop(host);
+        host = Host::new(Options { signals: Options::WITHOUT_RIGHTS, ..options })?;
+        host.start_clocks(tick)?;
+    }
+    let loader = loader()?;
     let runner = Runner::start(cpu, 99, config.limit, config.aborts)?;
     let (owners, sources, revoked, log) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new(), VecDeque::new());
     let (kernels, began) = (Kernels::default(), Instant::now());
     let limit = config.limit;
-    let mut daemon = Daemon { host, engine, runner, kernels, cpu, limit, owners, sources, revoked, log, began };
+    let mut daemon = Daemon { host, loader, runner, kernels, cpu, limit, owners, sources, revoked, log, began };
     daemon.begin(config)?;
     let (no_ticks, priority) = (daemon.host.no_ticks().map(str::to_owned), daemon.runner.priority());
     let upcalls = match daemon.host.upcalls() {
@@ -194,6 +205,15 @@ pub fn run(socket: &Path, config: &Config, ready: impl FnOnce(&Ready)) -> Result
     let ids: Vec<Id> = daemon.owners.keys().copied().collect();
     ids.into_iter().for_each(|id| drop(daemon.unload(id)));
     daemon.kernels.unload_all(&mut daemon.host);
+    let natives: Vec<ServiceId> = daemon.host.list().into_iter().map(|(id, _)| id).collect();
+    // One whose run does not end is stopped once more when the host is dropped.
+    natives.into_iter().for_each(|id| drop(daemon.host.unload(id)));
+    for happened in daemon.host.tend() {
+        if let Happened::NotRestored { what } = happened {
+            // Nobody can ask for the log any more.
+            eprintln!("orbit service: {what}");
+        }
+    }
     // Otherwise they could not join the next host. One that has exited or cannot be stopped stays as it is.
     let members: Vec<i32> = daemon.members().collect();
     members.into_iter().for_each(|pid| drop(daemon.host.leave(pid)));
@@ -403,12 +423,13 @@ impl Daemon {
             }
             return Ok(id.to_string());
         }
+        let there = self.runner.list().iter().filter(|status| !status.is_revoked).map(|status| status.memory).sum();
+        admit_memory(&name, load.memory, there, machine_memory())?;
         let gone = |_| Error::new(Kind::NotFound, format!("service {name:?}: its owner, process {owner}, is gone"));
         let life = pidfd::open(owner).map_err(gone)?;
         let grants = self.host.grant(owner, &grants)?;
         let spec = WasmSpec { name, owner, budget, memory: load.memory, period, arguments };
-        let loaded = Service::load(&self.engine, &spec, &bytes, grants.clone())
-            .and_then(|service| self.runner.add(spec, service));
+        let loaded = self.loader.load(&spec, &bytes, grants.clone()).and_then(|service| self.runner.add(spec, service));
         match loaded {
             Ok(id) => {
                 self.owners.insert(id, life);
@@ -505,6 +526,7 @@ impl Daemon {
                 Happened::OwnerEnded { name, owner } => format!("{name}: unloaded, its owner {owner} has exited"),
                 Happened::Revoked { name, aborts } => format!("{name}: revoked after {aborts} aborts"),
                 Happened::ThreadDied { name } => format!("{name}: its thread died and was started again"),
+                Happened::NotRestored { what } => what,
                 Happened::AgentDied { cpu } => format!("the agent of CPU {cpu} died and was started again"),
             });
         }
@@ -514,6 +536,7 @@ impl Daemon {
         for status in self.runner.list().into_iter().filter(|status| status.is_revoked) {
             if self.revoked.insert(status.id) {
                 self.note(format!("w{}: revoked after {} aborts", status.id.0, status.account.aborts()));
+                status.unrestored.into_iter().for_each(|what| self.note(what));
             }
         }
         let ended: Vec<Id> =
@@ -524,6 +547,24 @@ impl Daemon {
             }
         }
     }
+}
+
+/// Bytes of memory of the machine; as many as can be where it does not say.
+fn machine_memory() -> usize {
+    let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = text.lines().find_map(|line| line.strip_prefix("MemTotal:")?.split_whitespace().next()?.parse().ok());
+    total.map_or(usize::MAX, |kib: usize| kib.saturating_mul(1024))
+}
+
+/// Whether a module may have so many bytes beside those that others may have already.
+fn admit_memory(name: &str, wanted: usize, there: usize, machine: usize) -> Result<()> {
+    if wanted.saturating_add(there) <= machine {
+        return Ok(());
+    }
+    let text = format!(
+        "service {name:?}: {wanted} bytes of memory: the machine has {machine}, and services may use {there} of them already: ask for less"
+    );
+    Err(Error::new(Kind::Full, text))
 }
 
 /// A service by its class.
@@ -569,5 +610,20 @@ fn entry(
         aborts: account.aborts(),
         dropped: account.unpaid.saturating_add(lost),
         refused: account.refused,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modules_have_no_more_memory_together_than_the_machine_has() {
+        assert!(admit_memory("a", 100, 0, 100).is_ok() && admit_memory("a", 40, 60, 100).is_ok());
+        for (wanted, there) in [(101, 0), (41, 60), (usize::MAX, 1)] {
+            let error = admit_memory("a", wanted, there, 100).expect_err("more than there is");
+            assert!(error.kind() == Kind::Full && error.to_string().contains(&wanted.to_string()), "{error}");
+        }
+        assert!(machine_memory() > 1 << 20);
     }
 }

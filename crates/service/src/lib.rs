@@ -6,6 +6,7 @@
 mod asked;
 mod config;
 mod decider;
+mod exec;
 mod host;
 mod in_kernel;
 mod metrics;
@@ -19,11 +20,11 @@ pub use protocol::default_socket;
 use config::Config;
 use orbit_console::out::{self, Align, BAD, Done, Failure, PLAIN, Table};
 use orbit_services::budget;
-use orbit_services::{Invitation, join};
+use orbit_services_wasm::{Engine, Loader};
 use protocol::{Class, Load, Reply, Request};
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::process::ExitCode;
 use std::time::Duration;
 
 const EXAMPLES: &str = "Examples:
@@ -65,7 +66,8 @@ enum What {
         #[arg(long, value_parser = time)]
         tick: Option<Duration>,
     },
-    /// Starts a program as a member, before its first instruction; exits as it does.
+    /// Starts a program as a member, before its first instruction; passes signals on to it; exits as it does, with 128 more than its
+    /// number if a signal ended it.
     Exec {
         /// The program and its arguments.
         #[arg(last = true, required = true)]
@@ -193,8 +195,13 @@ fn memory(text: &str) -> Result<usize, String> {
     bytes.ok_or_else(|| "write bytes, or with K or M: 256K".to_owned())
 }
 
-/// Runs the command.
+/// Runs the command. A host interprets wasm modules.
 pub fn run(args: &Args) -> Done {
+    run_with(args, || Engine::new().map(|engine| Box::new(engine) as Box<dyn Loader>))
+}
+
+/// Runs the command. A host makes handlers of wasm modules by `loader`, which is called once in its process.
+pub fn run_with(args: &Args, loader: impl FnOnce() -> orbit_services::Result<Box<dyn Loader>>) -> Done {
     let socket = args.socket.clone().unwrap_or_else(protocol::default_socket);
     let request = match &args.what {
         What::Run { config, cpu, tick } => {
@@ -207,9 +214,9 @@ pub fn run(args: &Args) -> Done {
                     if args.json { out::json(&mut to, ready) } else { writeln!(to, "{ready}").map_err(Failure::Io) };
                 let _ = to.flush();
             };
-            return host::run(&socket, &config, ready).map(|()| ExitCode::SUCCESS).map_err(said);
+            return host::run(&socket, &config, loader, ready).map(|()| ExitCode::SUCCESS).map_err(said);
         }
-        What::Exec { command } => return exec(&socket, command),
+        What::Exec { command } => return exec::run(&socket, command),
         What::Load { file, owner, budget, memory, on, grant, arguments, class: given, native, thread } => {
             Request::Load(Load {
                 file: std::path::absolute(file)?,
@@ -262,25 +269,6 @@ fn ask(socket: &Path, request: &Request) -> Result<Reply, Failure> {
             Err(Failure::text(format!("no answer from a host of services at {}: {error}: {way_out}", socket.display())))
         }
     }
-}
-
-/// Starts a program as a member.
-fn exec(socket: &Path, command: &[String]) -> Done {
-    let Reply::Done(text) = ask(socket, &Request::Invite)? else {
-        return Err(Failure::text("the host did not answer with an invitation"));
-    };
-    let invitation = Invitation::parse(&text).ok_or_else(|| Failure::text(format!("{text:?} is no invitation")))?;
-    let mut program = Command::new(&command[0]);
-    program.args(&command[1..]);
-    let joined = |pid: i32| {
-        let refused = |error: Failure| orbit_services::Error::new(orbit_services::Kind::Invalid, error.to_string());
-        ask(socket, &Request::Add { pid }).map(drop).map_err(refused)
-    };
-    let mut child = join::launch(&invitation, program, joined).map_err(said)?;
-    let status = child.wait()?;
-    use std::os::unix::process::ExitStatusExt;
-    let code = status.code().or_else(|| status.signal().map(|signal| 128 + signal)).unwrap_or(1);
-    Ok(ExitCode::from(code as u8))
 }
 
 fn show(reply: &Reply, json: bool) -> Done {

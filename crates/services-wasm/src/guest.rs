@@ -1,7 +1,9 @@
-//! One wasm service: its module, its memory, the calls it makes, and one run of its handler.
+//! The interpreter: one wasm service in it, its memory, the calls it makes, and one run of its handler.
 
+use crate::calls::{self, ARGUMENTS_AT, CONTROL, Calls, EVENT_AT, PAGE};
+use crate::engine::{Handler, Loader, Outcome};
 use orbit_services::grant::Granted;
-use orbit_services::{Account, Answer, Budget, Control, Error, Event, Kind, Questions, Result, Verdict, sys};
+use orbit_services::{Account, Answer, Budget, Error, Event, Kind, Questions, Result, sys};
 use std::sync::Arc;
 use std::time::Duration;
 use wasmi::errors::ErrorKind;
@@ -9,24 +11,8 @@ use wasmi::{
     Caller, Config, EnforcedLimits, Linker, Memory, Module, Store, StoreLimits, StoreLimitsBuilder, TrapCode, TypedFunc,
 };
 
-/// Bytes of a page of a module's memory.
-const PAGE: usize = 65_536;
-/// Where context, event and arguments are in the page that the host adds to a module's memory.
-const EVENT_AT: u32 = 512;
-const ARGUMENTS_AT: u32 = 1024;
-/// The least time between two ticks: below it the agent, which is real-time where it may be, would do nothing but count
-/// ticks that the budget does not cover.
-const MIN_PERIOD: Duration = Duration::from_micros(100);
-/// Handles of a service at most, as in `orbit_service.h`.
-const HANDLES: usize = 32;
-/// Bytes of arguments at most.
-const ARGUMENTS: usize = 1024;
-/// `-ENOENT`, `-EBADF`, `-EACCES`, `-ERANGE`, `-EIO`.
+/// `-ENOENT`.
 const NO_QUESTION: i64 = -2;
-const NO_HANDLE: i64 = -9;
-const NO_RIGHT: i64 = -13;
-const OUT_OF_RANGE: i64 = -34;
-const FAILED: i64 = -5;
 
 /// The interpreter, and how much fuel it burns here.
 #[derive(Debug)]
@@ -116,25 +102,13 @@ pub struct WasmSpec {
     pub arguments: Vec<u8>,
 }
 
-/// What became of a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Outcome {
-    /// The handler returned.
-    Done,
-    /// It used up its fuel, in its own code or in calls.
-    Overrun,
-    /// It trapped.
-    Trapped,
-}
-
 /// What the host's side of a module's calls knows.
 struct Guest {
-    grants: Vec<Granted>,
+    calls: Calls,
     /// That wait for this service.
     questions: Arc<Questions>,
     limits: StoreLimits,
     fuel_per_tick: u64,
-    account: Account,
     /// The module's memory, once it is instantiated.
     memory: Option<Memory>,
 }
@@ -150,7 +124,7 @@ pub struct Service {
 
 impl std::fmt::Debug for Service {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Service").field("account", &self.store.data().account).finish_non_exhaustive()
+        f.debug_struct("Service").field("account", &self.account()).finish_non_exhaustive()
     }
 }
 
@@ -163,23 +137,7 @@ impl Service {
     pub fn load(engine: &Engine, spec: &WasmSpec, module: &[u8], grants: Vec<Granted>) -> Result<Service> {
         let name = &spec.name;
         let wrong = |why: String| Error::new(Kind::BadObject, format!("service {name:?}: {why}"));
-        if grants.len() > HANDLES || spec.arguments.len() > ARGUMENTS {
-            let text = format!(
-                "service {name:?}: {} handles and {} bytes of arguments, of at most {HANDLES} and {ARGUMENTS}",
-                grants.len(),
-                spec.arguments.len()
-            );
-            return Err(Error::new(Kind::Invalid, text));
-        }
-        if let Some(period) = spec.period.filter(|period| *period < MIN_PERIOD) {
-            let text = format!("service {name:?}: a period of {period:?}: the least is {MIN_PERIOD:?}");
-            return Err(Error::new(Kind::Invalid, text));
-        }
-        if !module.starts_with(b"\0asm") {
-            return Err(wrong(
-                "no wasm module: its first bytes are not \\0asm; an ELF object needs --class native".into(),
-            ));
-        }
+        calls::check(spec, module, grants.len())?;
         let module = Module::new(&engine.engine, module).map_err(|error| wrong(format!("no wasm module: {error}")))?;
         let limits = StoreLimitsBuilder::new()
             .memory_size(spec.memory.saturating_add(PAGE))
@@ -191,13 +149,13 @@ impl Service {
         let handles = grants.len();
         let fuel_per_tick = engine.fuel_per_tick;
         let questions = Arc::default();
-        let guest = Guest { grants, questions, limits, fuel_per_tick, account: Account::default(), memory: None };
+        let guest = Guest { calls: Calls::new(grants), questions, limits, fuel_per_tick, memory: None };
         let mut store = Store::new(&engine.engine, guest);
         store.limiter(|guest| &mut guest.limits);
         // Of instantiation: data segments cost fuel too.
         let fuel = engine.fuel(spec.budget.cpu());
         store.set_fuel(fuel.max(1_000_000)).map_err(|error| wrong(error.to_string()))?;
-        let linker = calls(&engine.engine).map_err(|error| wrong(error.to_string()))?;
+        let linker = imports(&engine.engine).map_err(|error| wrong(error.to_string()))?;
         let instance = linker.instantiate_and_start(&mut store, &module).map_err(|error| {
             wrong(format!(
                 "{error}; it may import \"orbit\" now, get, set, control_step, question and answer, and use {} bytes of memory",
@@ -213,28 +171,18 @@ impl Service {
             wrong(format!("its memory cannot have the page for its events beside {} bytes", spec.memory))
         })?;
         let page = pages as u32 * PAGE as u32;
-        let mut context = Vec::new();
-        context.extend_from_slice(&u64::from(page + ARGUMENTS_AT).to_le_bytes());
-        context.extend_from_slice(&(spec.arguments.len() as u32).to_le_bytes());
-        context.extend_from_slice(&(handles as u32).to_le_bytes());
-        for nth in 1..=handles as u64 {
-            context.extend_from_slice(&nth.to_le_bytes());
-        }
+        let context = calls::context(page, spec, handles);
         for (at, bytes) in [(page, &context), (page + ARGUMENTS_AT, &spec.arguments)] {
             memory.write(&mut store, at as usize, bytes).map_err(|error| wrong(error.to_string()))?;
         }
         Ok(Service { store, handler, memory, page, fuel })
     }
+}
 
-    /// Runs the handler once, on the calling thread, and charges it.
-    pub fn run(&mut self, event: &Event) -> Outcome {
+impl Handler for Service {
+    fn run(&mut self, event: &Event) -> Outcome {
         let began = sys::clock(sys::THREAD_CPU);
-        let mut bytes = [0u8; 32];
-        bytes[..4].copy_from_slice(&event.kind.to_le_bytes());
-        bytes[4..8].copy_from_slice(&event.lost.to_le_bytes());
-        bytes[8..16].copy_from_slice(&event.due_ns.to_le_bytes());
-        bytes[16..24].copy_from_slice(&event.now_ns.to_le_bytes());
-        bytes[24..].copy_from_slice(&event.value.to_le_bytes());
+        let bytes = calls::event(event);
         let at = self.page + EVENT_AT;
         let ready =
             self.memory.write(&mut self.store, at as usize, &bytes).is_ok() && self.store.set_fuel(self.fuel).is_ok();
@@ -243,7 +191,7 @@ impl Service {
         } else {
             Err(TrapCode::MemoryOutOfBounds.into())
         };
-        let account = &mut self.store.data_mut().account;
+        let account = &mut self.store.data_mut().calls.account;
         account.runs += 1;
         account.cpu_ns += sys::clock(sys::THREAD_CPU).saturating_sub(began);
         match result {
@@ -259,24 +207,36 @@ impl Service {
         }
     }
 
-    /// The questions that wait for it.
-    pub(crate) fn questions(&self) -> &Arc<Questions> {
+    fn questions(&self) -> &Arc<Questions> {
         &self.store.data().questions
     }
 
-    /// What it used.
-    pub fn account(&self) -> Account {
-        self.store.data().account
+    fn account(&self) -> Account {
+        self.store.data().calls.account
     }
 
-    /// An event was dropped: the reservation is used up.
-    pub(crate) fn count_unpaid(&mut self) {
-        self.store.data_mut().account.unpaid += 1;
+    fn count_unpaid(&mut self) {
+        self.store.data_mut().calls.account.unpaid += 1;
     }
 
-    /// Its handles.
-    pub fn grants(&self) -> &[Granted] {
-        &self.store.data().grants
+    fn grants(&self) -> &[Granted] {
+        &self.store.data().calls.grants
+    }
+}
+
+impl From<Service> for Box<dyn Handler> {
+    fn from(service: Service) -> Box<dyn Handler> {
+        Box::new(service)
+    }
+}
+
+impl Loader for Engine {
+    fn name(&self) -> &'static str {
+        "wasmi"
+    }
+
+    fn load(&self, spec: &WasmSpec, module: &[u8], grants: Vec<Granted>) -> Result<Box<dyn Handler>> {
+        Service::load(self, spec, module, grants).map(Into::into)
     }
 }
 
@@ -285,14 +245,14 @@ fn is_out_of_fuel(error: &wasmi::Error) -> bool {
 }
 
 /// The calls of `orbit_service.h`. Each consumes fuel by the time it takes, so a loop of calls is bounded as any other.
-fn calls(engine: &wasmi::Engine) -> std::result::Result<Linker<Guest>, wasmi::Error> {
+fn imports(engine: &wasmi::Engine) -> std::result::Result<Linker<Guest>, wasmi::Error> {
     let mut linker = Linker::new(engine);
     linker.func_wrap("orbit", "now", |mut caller: Caller<'_, Guest>| charged(&mut caller, |_| Ok(sys::now())))?;
     linker.func_wrap("orbit", "get", |mut caller: Caller<'_, Guest>, handle: u64, to: u32| {
         charged(&mut caller, |caller| get(caller, handle, to))
     })?;
     linker.func_wrap("orbit", "set", |mut caller: Caller<'_, Guest>, handle: u64, value: i64| {
-        charged(&mut caller, |caller| Ok(set(caller.data_mut(), handle, value)))
+        charged(&mut caller, |caller| Ok(caller.data_mut().calls.set(handle, value)))
     })?;
     linker.func_wrap("orbit", "control_step", |mut caller: Caller<'_, Guest>, control: u32, now: u64, used: u64| {
         charged(&mut caller, |caller| step(caller, control, now, used))
@@ -323,52 +283,17 @@ fn charged<R>(
     Ok(result)
 }
 
-/// The handle's grant. A handle is its place in the table, counted from 1.
-fn grant(guest: &mut Guest, handle: u64) -> Option<&Granted> {
-    let at = usize::try_from(handle).ok()?.checked_sub(1)?;
-    if at >= guest.grants.len() {
-        guest.account.refused += 1;
-    }
-    guest.grants.get(at)
-}
-
 fn memory(caller: &Caller<'_, Guest>) -> std::result::Result<Memory, wasmi::Error> {
     caller.data().memory.ok_or_else(|| TrapCode::MemoryOutOfBounds.into())
 }
 
 fn get(caller: &mut Caller<'_, Guest>, handle: u64, to: u32) -> std::result::Result<i64, wasmi::Error> {
-    let Some(grant) = grant(caller.data_mut(), handle) else { return Ok(NO_HANDLE) };
-    if !grant.may_get() {
-        return Ok(NO_RIGHT);
-    }
-    match grant.read() {
+    match caller.data_mut().calls.get(handle) {
         Ok(value) => {
             memory(caller)?.write(&mut *caller, to as usize, &value.to_le_bytes())?;
             Ok(0)
         }
-        Err(error) => Ok(number(&error)),
-    }
-}
-
-fn set(guest: &mut Guest, handle: u64, value: i64) -> i64 {
-    let Some(grant) = grant(guest, handle) else { return NO_HANDLE };
-    let (verdict, result) = grant.set(value);
-    let account = &mut guest.account;
-    match verdict {
-        Verdict::NoRight => return NO_RIGHT,
-        Verdict::OutOfRange => {
-            account.refused += 1;
-            return OUT_OF_RANGE;
-        }
-        Verdict::Clamp(_) => account.clamped += 1,
-        Verdict::Pass(_) => {}
-    }
-    match result {
-        Ok(()) => 0,
-        Err(error) => {
-            account.failed += 1;
-            number(&error)
-        }
+        Err(number) => Ok(number),
     }
 }
 
@@ -389,35 +314,12 @@ fn answer(guest: &Guest, number: u64, answer: Answer) -> i64 {
     }
 }
 
-/// `-errno` of an error.
-fn number(error: &Error) -> i64 {
-    match error.kind() {
-        Kind::NotFound => -3,
-        Kind::Denied => -1,
-        Kind::System(errno) => -i64::from(errno),
-        _ => FAILED,
-    }
-}
-
 /// `orbit_control_step` on a structure in the module's memory.
 fn step(caller: &mut Caller<'_, Guest>, at: u32, now: u64, used: u64) -> std::result::Result<i32, wasmi::Error> {
     let memory = memory(caller)?;
-    let mut words = [[0u8; 8]; 7];
-    memory.read(&*caller, at as usize, words.as_flattened_mut())?;
-    let [target_ns, period_ns, began_ns, used_ns, budget_ns, integral, error] = words.map(u64::from_le_bytes);
-    let mut control = Control {
-        target_ns,
-        period_ns,
-        began_ns,
-        used_ns,
-        budget_ns,
-        integral_ns: integral as i64,
-        error_ns: error as i64,
-    };
-    let is_owed = control.step(now, used);
-    let Control { target_ns, period_ns, began_ns, used_ns, budget_ns, integral_ns, error_ns } = control;
-    words =
-        [target_ns, period_ns, began_ns, used_ns, budget_ns, integral_ns as u64, error_ns as u64].map(u64::to_le_bytes);
-    memory.write(&mut *caller, at as usize, words.as_flattened())?;
-    Ok(i32::from(is_owed))
+    let mut bytes = [0u8; CONTROL];
+    memory.read(&*caller, at as usize, &mut bytes)?;
+    let is_owed = calls::step(&mut bytes, now, used);
+    memory.write(&mut *caller, at as usize, &bytes)?;
+    Ok(is_owed)
 }

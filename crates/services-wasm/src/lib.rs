@@ -8,8 +8,11 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
+pub mod calls;
+mod engine;
 mod guest;
 mod runner;
 
-pub use guest::{Engine, Outcome, Service, WasmSpec};
+pub use engine::{Handler, Loader, Outcome};
+pub use guest::{Engine, Service, WasmSpec};
 pub use runner::{Id, Runner, Status};

@@ -1,6 +1,7 @@
 //! The agent thread of wasm services: takes their events in the order of their times, one run after the other.
 
-use crate::guest::{Outcome, Service, WasmSpec};
+use crate::engine::{Handler, Outcome};
+use crate::guest::WasmSpec;
 use orbit_linux::{eventfd, sched};
 use orbit_services::source::Sink;
 use orbit_services::{Account, Budget, Error, Event, Kind, Pending, Question, Result, budget, sys};
@@ -40,11 +41,15 @@ pub struct Status {
     pub account: Account,
     /// Events dropped since its queue was full.
     pub lost: u64,
+    /// Bytes of memory that its module may have.
+    pub memory: usize,
+    /// What it had set and could not be put back when it was revoked.
+    pub unrestored: Vec<String>,
 }
 
 /// A service and its events.
 struct Slot {
-    service: Service,
+    service: Box<dyn Handler>,
     spec: WasmSpec,
     /// Monotonic nanoseconds.
     due: Option<u64>,
@@ -55,6 +60,7 @@ struct Slot {
     window_began: u64,
     spent_ns: u64,
     is_revoked: bool,
+    unrestored: Vec<String>,
     /// Eventfds of those that follow it.
     followers: Vec<Weak<OwnedFd>>,
     /// Those that wait for an answer know by this that it is gone.
@@ -116,7 +122,7 @@ impl Runner {
     ///
     /// # Errors
     /// `Full` when its budget does not fit beside those admitted.
-    pub fn add(&self, spec: WasmSpec, service: Service) -> Result<Id> {
+    pub fn add(&self, spec: WasmSpec, service: impl Into<Box<dyn Handler>>) -> Result<Id> {
         let mut state = lock(&self.shared.0);
         let admitted = state.slots.values().filter(|slot| !slot.is_revoked).map(|slot| slot.spec.budget);
         budget::admit(admitted, spec.budget, self.limit)?;
@@ -124,7 +130,7 @@ impl Runner {
         state.next += 1;
         let due = spec.period.map(|period| sys::now() + period.as_nanos() as u64);
         let slot = Slot {
-            service,
+            service: service.into(),
             spec,
             due,
             posted: VecDeque::new(),
@@ -133,6 +139,7 @@ impl Runner {
             window_began: 0,
             spent_ns: 0,
             is_revoked: false,
+            unrestored: Vec::new(),
             followers: Vec::new(),
             is_loaded: Arc::new(()),
         };
@@ -190,9 +197,10 @@ impl Runner {
     ///
     /// # Errors
     /// `NotFound`.
-    pub fn unload(&self, id: Id) -> Result<Service> {
+    pub fn unload(&self, id: Id) -> Result<Box<dyn Handler>> {
         let slot = lock(&self.shared.0).slots.remove(&id).ok_or_else(|| gone(id))?;
-        slot.service.grants().iter().for_each(orbit_services::grant::Granted::restore);
+        // Whoever releases the handles tries again, and says what is wrong.
+        failures(&*slot.service);
         Ok(slot.service)
     }
 
@@ -207,6 +215,8 @@ impl Runner {
             is_revoked: slot.is_revoked,
             account: slot.service.account(),
             lost: slot.lost,
+            memory: slot.spec.memory,
+            unrestored: slot.unrestored.clone(),
         };
         state.slots.iter().map(status).collect()
     }
@@ -229,6 +239,11 @@ impl Drop for Runner {
             let _ = thread.join();
         }
     }
+}
+
+/// Puts back what a service set. Answers what could not be.
+fn failures(service: &dyn Handler) -> Vec<String> {
+    service.grants().iter().filter_map(|granted| granted.restore().err()).map(|error| error.to_string()).collect()
 }
 
 fn gone(id: Id) -> Error {
@@ -313,6 +328,6 @@ fn run(slot: &mut Slot, event: &Event, aborts: u64) {
         slot.is_revoked = true;
         // Nobody waits for its answers any longer.
         slot.is_loaded = Arc::new(());
-        slot.service.grants().iter().for_each(orbit_services::grant::Granted::restore);
+        slot.unrestored = failures(&*slot.service);
     }
 }

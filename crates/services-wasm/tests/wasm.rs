@@ -1,7 +1,7 @@
 //! Wasm services: the same sources as native ones do the same, and what misbehaves is aborted and revoked.
 
 use orbit_services::{Budget, GrantRequest, Guard, Host, Options};
-use orbit_services_wasm::{Engine, Id, Outcome, Runner, Service, WasmSpec};
+use orbit_services_wasm::{Engine, Handler, Id, Outcome, Runner, Service, WasmSpec};
 use std::process::Command;
 use std::time::Duration;
 
@@ -30,7 +30,7 @@ fn account(runner: &Runner, id: Id) -> orbit_services::Account {
 fn sets_attributes_through_its_handles_and_they_are_put_back() {
     let Some(module) = wasm("count") else { return };
     let mut host = Host::new(Options { agent_priority: 0, ..Options::default() }).expect("a host");
-    let mut target = Command::new("sleep").arg("1000").spawn().expect("sleep");
+    let mut target = Command::new("sleep").arg("infinity").spawn().expect("sleep");
     let pid = target.id() as i32;
     let nice = || orbit_linux::sched::nice(pid).expect("its niceness");
     let (engine, runner) = (Engine::new().expect("an engine"), Runner::start(0, 0, 0.5, 3).expect("a thread"));

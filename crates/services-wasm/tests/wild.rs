@@ -2,7 +2,7 @@
 //! with ORBIT_TEST_FULL=1.
 
 use orbit_services::{Budget, Event, sys};
-use orbit_services_wasm::{Engine, Outcome, Service, WasmSpec};
+use orbit_services_wasm::{Engine, Handler, Outcome, Service, WasmSpec};
 use std::time::Duration;
 
 #[path = "../../services/tests/common/mod.rs"]

@@ -102,6 +102,8 @@ ORBIT_IMPORT(answer) int64_t orbit_answer(uint64_t number, uint32_t verdict, int
 int64_t orbit_may_wait(void);
 /* Waits, as orbit_may_wait allows. */
 int64_t orbit_sleep(uint64_t ns);
+/* What a program that calls the service gets (orbit_call of orbit_program.h). */
+int64_t orbit_return(int64_t value);
 /* Memory of the service's own heap; a null pointer when that is used up. */
 void *orbit_alloc(uint64_t bytes);
 void orbit_free(void *memory);

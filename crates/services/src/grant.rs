@@ -1,6 +1,6 @@
 //! What a handle stands for, on the host's side: an attribute of one target, the rights to it, and its guard.
 
-use crate::error::Result;
+use crate::error::{Error, Kind, Result};
 use crate::manager::{AttributeClass, Manager};
 use orbit_sandbox_lib::abi::{GET, Grant, SET};
 use orbit_sandbox_lib::guard::{Guard, Verdict};
@@ -56,11 +56,22 @@ impl Granted {
         (verdict, applied)
     }
 
-    /// Puts back what the attribute was when it was granted, if it may have been set.
-    pub fn restore(&self) {
-        if self.may_set() {
-            // A target that is gone needs nothing put back.
-            let _ = self.manager.apply(&self.class, self.target, self.original);
+    /// Puts back what the attribute was when it was granted, if it may have been set. A target that is gone needs nothing put
+    /// back.
+    ///
+    /// # Errors
+    /// Those of [`Manager::apply`], with the attribute and the value.
+    pub fn restore(&self) -> Result<()> {
+        if !self.may_set() {
+            return Ok(());
+        }
+        match self.manager.apply(&self.class, self.target, self.original) {
+            Err(error) if !matches!(error.kind(), Kind::NotFound | Kind::System(libc::ESRCH)) => {
+                let (name, target, value) = (self.class.name, self.target, self.original);
+                let text = format!("{name} of {target} could not be put back to {value}: {error}");
+                Err(Error::new(error.kind(), text))
+            }
+            _ => Ok(()),
         }
     }
 

@@ -12,7 +12,7 @@ use crate::clocks::Clocks;
 use crate::elf;
 use crate::error::{Error, Kind, Result};
 use crate::grant::Granted;
-use crate::manager::{AttributeClass, GrantRequest, Manager};
+use crate::manager::{AttributeClass, Manager};
 use crate::managers::BuiltIn;
 use crate::member::{self, Invitation};
 use crate::region::Region;
@@ -21,7 +21,7 @@ use crate::source::{Opened, Source, Sources};
 use crate::spec::{Dispatch, Happened, Options, ServiceId, Spec, Status, Upcalls};
 use crate::ticks::{Outcomes, Ticks};
 use orbit_linux::{eventfd, pidfd};
-use orbit_sandbox_lib::abi::{self, GRANTS, Grant, SET};
+use orbit_sandbox_lib::abi::{self, GRANTS, Grant};
 use orbit_sandbox_lib::sys;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -30,6 +30,9 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
+
+#[path = "granting.rs"]
+mod granting;
 
 /// A service in its slot.
 #[derive(Debug)]
@@ -68,6 +71,8 @@ pub struct Host {
     agents: Vec<Agent>,
     // Last: agents end before their region.
     region: Region,
+    /// What could not be put back, and was not reported yet.
+    unrestored: Vec<String>,
 }
 
 impl Host {
@@ -78,13 +83,15 @@ impl Host {
     pub fn new(options: Options) -> Result<Host> {
         let (upcall, budget) = options.signals;
         if options.cpus.is_empty()
-            || ![upcall, budget].iter().all(|signal| (34..=64).contains(signal) || *signal == Options::STACK_FAULT)
+            || ![upcall, budget]
+                .iter()
+                .all(|signal| (34..=64).contains(signal) || [Options::STACK_FAULT, abi::URGENT].contains(signal))
             || upcall == budget
         {
             return Err(Error::new(
                 Kind::Invalid,
                 format!(
-                    "a host needs a processor and two signals, of 34 to 64 or 16: {:?} and {upcall}, {budget} given",
+                    "a host needs a processor and two signals, of 34 to 64, 16 or 23: {:?} and {upcall}, {budget} given",
                     options.cpus
                 ),
             ));
@@ -104,6 +111,7 @@ impl Host {
             threads: BTreeMap::new(),
             agents: Vec::new(),
             region,
+            unrestored: Vec::new(),
             options,
         };
         for part in 0..host.options.cpus.len() {
@@ -321,8 +329,9 @@ impl Host {
         }
         let mut handles = [Grant::default(); GRANTS];
         for (to, grant) in handles.iter_mut().zip(&grants) {
-            *to = grant.native(random()?);
+            *to = grant.native(granting::random()?);
         }
+        let generation = self.generations[slot] + 1;
         self.region.clear_control(slot);
         self.region.install(slot, &image, &spec.arguments, |service| {
             service.flags = match spec.dispatch {
@@ -331,6 +340,7 @@ impl Host {
                 Dispatch::Agent => 0,
                 Dispatch::Thread => abi::THREAD,
             };
+            service.generation = generation;
             service.priority = spec.raise.unwrap_or(0);
             service.entry = entry;
             service.period_ns = spec.period.as_nanos() as u64;
@@ -355,8 +365,8 @@ impl Host {
         };
         let priority = loaded.priority;
         self.services[slot] = Some(loaded);
-        self.generations[slot] += 1;
-        let id = ServiceId { slot, generation: self.generations[slot] };
+        self.generations[slot] = generation;
+        let id = ServiceId { slot, generation };
         if spec.dispatch == Dispatch::Thread {
             match self.thread(slot, priority) {
                 Ok(thread) => drop(self.threads.insert(slot, thread)),
@@ -372,101 +382,6 @@ impl Host {
         }
         self.shared.ring();
         Ok(id)
-    }
-
-    /// Makes what a service of this owner asks for, all of it or nothing. What may be set is noted, to be put back.
-    ///
-    /// # Errors
-    /// `NotFound` for classes, owners and targets that are not there; `Denied` for what the owner's user may not have;
-    /// `Invalid` beyond [`GRANTS`]; `Full` beyond [`abi::LEDGER`] attributes of all services together.
-    pub fn grant(&mut self, owner: i32, requests: &[GrantRequest]) -> Result<Vec<Granted>> {
-        let mut grants = Vec::new();
-        for request in requests {
-            match self.grant_one(owner, request) {
-                Ok(granted) => grants.push(granted),
-                Err(error) => {
-                    self.release(&grants);
-                    return Err(error);
-                }
-            }
-        }
-        if grants.len() > GRANTS {
-            self.release(&grants);
-            return Err(Error::new(Kind::Invalid, format!("{} handles, of at most {GRANTS}", grants.len())));
-        }
-        Ok(grants)
-    }
-
-    fn grant_one(&self, owner: i32, request: &GrantRequest) -> Result<Granted> {
-        use std::os::unix::fs::MetadataExt;
-        let gone = |_| Error::new(Kind::NotFound, format!("the owner, process {owner}, is gone"));
-        let user = fs::metadata(format!("/proc/{owner}")).map_err(gone)?.uid();
-        let found = self.managers.iter().find_map(|manager| {
-            manager.classes().iter().find(|class| class.name == request.class).map(|class| (manager.clone(), *class))
-        });
-        let Some((manager, class)) = found else {
-            let names: Vec<_> = self.classes().map(|class| class.name).collect();
-            let text = format!("there is no class {:?}: there are {}", request.class, names.join(", "));
-            return Err(Error::new(Kind::NotFound, text));
-        };
-        if request.rights & SET != 0 && !class.settable {
-            return Err(Error::new(Kind::Denied, format!("{} can be read only", class.name)));
-        }
-        manager.may(user, request.target)?;
-        let guard = request.guard.map_or(class.guard(), |guard| guard.within(&class.guard()));
-        let (rights, target) = (request.rights, request.target);
-        if rights & SET != 0 && guard.min > guard.max {
-            let text = format!(
-                "{} of {target}: no value would pass from {} to {}: the class has {} to {}",
-                class.name, guard.min, guard.max, class.min, class.max
-            );
-            return Err(Error::new(Kind::Invalid, text));
-        }
-        // What another service has set meanwhile is not what to put back.
-        let now = manager.read(&class, target)?;
-        let original = self.region.noted(class.id, target).unwrap_or(now);
-        let mut entry = None;
-        if rights & SET != 0 {
-            entry = self.region.note(class.id, target, original);
-            if entry.is_none() {
-                let text =
-                    format!("services may set {} attributes already, as many as a host has room for", abi::LEDGER);
-                return Err(Error::new(Kind::Full, text));
-            }
-        }
-        Ok(Granted { manager, class, target, rights, guard, original, entry })
-    }
-
-    /// Reads an attribute in the name of this process, or sets it through its guard, for good. Answers the value that it has then.
-    ///
-    /// # Errors
-    /// As [`Host::grant`]; `Invalid` for a value that the guard refuses; those of the manager.
-    pub fn attribute(&mut self, request: &GrantRequest, value: Option<i64>) -> Result<i64> {
-        let granted = self.grant_one(std::process::id() as i32, request)?;
-        if let Some(entry) = granted.entry {
-            self.region.strike(entry);
-        }
-        if let Some(value) = value {
-            let (verdict, applied) = granted.set(value);
-            applied?;
-            if verdict.value().is_none() {
-                return Err(Error::new(
-                    Kind::Invalid,
-                    format!("{} of {}: {value} is out of range", request.class, request.target),
-                ));
-            }
-        }
-        granted.read()
-    }
-
-    /// Puts back what was set through these, and strikes them off. No service may use them any more.
-    pub fn release(&mut self, grants: &[Granted]) {
-        for granted in grants {
-            granted.restore();
-            if let Some(entry) = granted.entry {
-                self.region.strike(entry);
-            }
-        }
     }
 
     /// The service of this number.
@@ -668,6 +583,7 @@ impl Host {
             }
         }
         self.tend_threads(&mut happened);
+        happened.extend(self.unrestored.drain(..).map(|what| Happened::NotRestored { what }));
         for part in 0..self.agents.len() {
             if self.agents[part].has_ended() {
                 happened.push(Happened::AgentDied { cpu: self.agents[part].cpu() });
@@ -716,25 +632,6 @@ impl Drop for Host {
         for slot in abi::FIRST_SERVICE..abi::SLOTS {
             if self.services[slot].is_some() {
                 let _ = self.stop(slot);
-            }
-        }
-    }
-}
-
-/// A number that nobody can guess, not 0.
-fn random() -> Result<u64> {
-    let mut bytes = [0u8; 8];
-    loop {
-        // SAFETY: the buffer has the length given.
-        let read = unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-        match (read, u64::from_ne_bytes(bytes)) {
-            (8, 0) => {}
-            (8, number) => return Ok(number),
-            _ => {
-                let error = std::io::Error::last_os_error();
-                if error.kind() != std::io::ErrorKind::Interrupted {
-                    return Err(Error::system("random numbers for handles", &error));
-                }
             }
         }
     }

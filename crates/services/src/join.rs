@@ -46,8 +46,14 @@ impl Steps for Remote<'_, '_> {
     }
 }
 
-/// Whether a thread of the program is in an upcall.
+/// Whether a thread of the program is in an upcall, or in a call of a service, which a signal's handler may have interrupted.
 fn is_inside(stopped: &mut Stopped<'_>) -> Result<bool> {
+    let mut calls = [0u8; 4];
+    let at = (abi::PRIVATE + std::mem::offset_of!(abi::Private, inside)) as u64;
+    // One that has no private part is in none.
+    if stopped.read(at, &mut calls).is_ok() && calls != [0; 4] {
+        return Ok(true);
+    }
     for tid in stopped.tids() {
         let at = stopped.thread(tid)?.general()?.rip as usize;
         if (abi::BASE..abi::END).contains(&at) {
@@ -152,7 +158,10 @@ impl Host {
             }
             if began.elapsed() > Duration::from_secs(1) {
                 let busy = io::Error::from_raw_os_error(libc::EBUSY);
-                return Err(Error::system(format!("process {process} does not come out of an upcall"), &busy));
+                return Err(Error::system(
+                    format!("process {process} does not come out of an upcall or a call of a service"),
+                    &busy,
+                ));
             }
             std::thread::sleep(Duration::from_millis(1));
         }

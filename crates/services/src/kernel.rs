@@ -4,6 +4,7 @@
 use crate::account::Account;
 use crate::error::{Error, Kind, Result};
 use crate::grant::Granted;
+use crate::kernel_calls;
 use crate::ticks::failed;
 use aya::maps::{Array, MapData, RingBuf};
 use aya::programs::Program;
@@ -97,9 +98,10 @@ impl Kernel {
         }
         let btf = Btf::from_sys_fs().map_err(|error| failed("reading the kernel's types", &error))?;
         // The loader indexes by what some broken objects say.
-        let load = || EbpfLoader::new().btf(Some(&btf)).load(object);
+        let load = || kernel_calls::check(object).map(|()| EbpfLoader::new().btf(Some(&btf)).load(object));
         let programs = std::panic::catch_unwind(std::panic::AssertUnwindSafe(load));
         let programs = programs.map_err(|_| wrong("no BPF object: its sections contradict each other".into()))?;
+        let programs = programs.map_err(&wrong)?;
         let mut programs = programs.map_err(|error| match error {
             aya::EbpfError::ParseError(error) => wrong(format!("no BPF object: {error}")),
             error => failed(&format!("loading service {name:?}"), &error),

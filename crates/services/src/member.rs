@@ -121,6 +121,7 @@ fn handlers(steps: &mut impl Steps, directory: &abi::Directory, role: Role) -> R
         let before = field(std::mem::offset_of!(abi::Private, actions) + nth * 32);
         step(steps, libc::SYS_rt_sigaction, [signal as usize, 0, before, 8, 0, 0])?;
     }
+    steps.write(field(std::mem::offset_of!(abi::Private, saved)), &1u64.to_ne_bytes()).map_err(lost)?;
     for (signal, action) in entry::actions(directory) {
         if role == Role::Agent && signal == directory.upcall_signal {
             continue;
@@ -147,6 +148,13 @@ pub(crate) fn signals(directory: &abi::Directory) -> [i32; 2] {
 pub fn leave(steps: &mut impl Steps, signals: [i32; 2]) -> Result<()> {
     let field = |offset: usize| abi::PRIVATE + offset;
     let scratch = field(std::mem::offset_of!(abi::Private, scratch));
+    let mut saved = [0u8; 8];
+    let read = steps.read(field(std::mem::offset_of!(abi::Private, saved)), &mut saved);
+    read.map_err(|error| Error::system("reading the process", &error))?;
+    if saved == [0; 8] {
+        // Its join was cut short before it changed any handler.
+        return unmap(steps);
+    }
     // Ignored first: that discards an upcall that is waiting, which the program's own action must not get.
     let mut ignore = [0u8; 32];
     ignore[..8].copy_from_slice(&libc::SIG_IGN.to_ne_bytes());
@@ -161,7 +169,7 @@ pub fn leave(steps: &mut impl Steps, signals: [i32; 2]) -> Result<()> {
     let mut gates = [0u8; 4 * abi::SLOTS];
     let read = steps.read(field(std::mem::offset_of!(abi::Private, gates)), &mut gates);
     read.map_err(|error| Error::system("reading the process", &error))?;
-    step(steps, libc::SYS_munmap, [abi::BASE, abi::END - abi::BASE, 0, 0, 0, 0])?;
+    unmap(steps)?;
     for gate in gates.chunks_exact(4) {
         let gate = u32::from_ne_bytes(gate.try_into().unwrap_or_default());
         if let Some(key) = gate::key_of(gate) {
@@ -170,6 +178,11 @@ pub fn leave(steps: &mut impl Steps, signals: [i32; 2]) -> Result<()> {
         }
     }
     Ok(())
+}
+
+/// Unmaps the region, or the parts of it that are there.
+fn unmap(steps: &mut impl Steps) -> Result<()> {
+    step(steps, libc::SYS_munmap, [abi::BASE, abi::END - abi::BASE, 0, 0, 0, 0]).map(drop)
 }
 
 /// Takes a region out of a process whose host is gone: it would keep another host from being joined. Nothing else is
@@ -199,6 +212,11 @@ pub(crate) fn leave_dead(
     read(abi::PUBLIC, bytes).map_err(|error| Error::system("reading the process' region", &error))?;
     if directory.magic != abi::MAGIC || crate::region::has_host(&directory) {
         return Ok(());
+    }
+    let private = format!("{:x}-", abi::PRIVATE);
+    if !maps.lines().any(|line| line.starts_with(&private)) {
+        // The host was killed before it had mapped all parts.
+        return unmap(steps);
     }
     leave(steps, signals(&directory))
 }

@@ -52,6 +52,7 @@ impl Region {
             fault: export("orbit_fault")?,
             restorer: export("orbit_restorer")?,
             agent: export("orbit_agent")?,
+            call: export("orbit_call")?,
         };
         let mut region = Region {
             files: [public_file, protected_file, control_file],

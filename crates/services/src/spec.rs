@@ -3,7 +3,6 @@
 use crate::account::Account;
 use crate::budget::Budget;
 use crate::manager::GrantRequest;
-#[cfg(doc)]
 use orbit_sandbox_lib::abi;
 use std::time::Duration;
 
@@ -41,6 +40,11 @@ impl Default for Options {
 impl Options {
     /// `SIGSTKFLT`: nothing on x86-64 sends it; as a classic signal it is not queued twice.
     pub const STACK_FAULT: i32 = 16;
+
+    /// Signals of a host whose upcalls come by clocks, which do not know whether a program has replaced the handler since it
+    /// joined: `SIGURG` is one that programs ignore by default, and that Go's runtime takes for one of its own. A program's own
+    /// handler still gets those that are not the clocks'.
+    pub const WITHOUT_RIGHTS: (i32, i32) = (abi::URGENT, 61);
 }
 
 /// What starts upcalls.
@@ -140,6 +144,11 @@ pub enum Happened {
     AgentDied {
         /// Its processor.
         cpu: usize,
+    },
+    /// Something that a service set could not be put back.
+    NotRestored {
+        /// The attribute, its target, the value, and why.
+        what: String,
     },
     /// The thread of a service died and was started again.
     ThreadDied {

@@ -202,6 +202,80 @@ fn what_was_set_is_put_back_when_the_host_is_killed_and_members_are_unharmed() {
     }
 }
 
+/// The host is killed at any time after its start: before, in the middle of and after joining a program that computes and checks
+/// itself, and while upcalls come.
+#[test]
+fn a_member_that_computes_is_unharmed_whenever_its_host_is_killed() {
+    if !is_root() {
+        return;
+    }
+    let target = Sleeper::start();
+    let before = nice(target.pid());
+    let mut member = common::Subject::start(&[]);
+    until("it runs", || member.is_running());
+    let object = std::env::temp_dir().join(format!("orbit-test-{}-ends.so", std::process::id()));
+    std::fs::write(&object, native("count")).expect("written");
+    let mut joined = 0;
+    for round in 0..times(10, 300) as u64 {
+        let mut command = Command::new(std::env::current_exe().expect("own program"));
+        command
+            .args(["ticking_host_program", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
+            .env("ORBIT_TEST_TARGET", target.pid().to_string())
+            .env("ORBIT_TEST_JOIN", member.pid().to_string())
+            .env("ORBIT_TEST_OBJECT", &object)
+            .stdout(Stdio::piped());
+        let mut host = Sleeper(command.spawn().expect("a host"));
+        let mut output = host.0.stdout.take().expect("piped");
+        let mut text = String::new();
+        while !text.contains("begins") {
+            let mut bytes = [0u8; 64];
+            let n = output.read(&mut bytes).expect("its output");
+            assert!(n > 0, "round {round}: the host ended: {text}");
+            text += &String::from_utf8_lossy(&bytes[..n]);
+        }
+        // It joins and leaves each 10 ms or so.
+        let delay = (round * 7919) % 25_000;
+        std::thread::sleep(Duration::from_micros(delay));
+        host.0.kill().expect("own child");
+        host.0.wait().expect("own child");
+        output.read_to_string(&mut text).expect("its output");
+        joined += u64::from(text.contains("joined"));
+        until("what was set is put back", || nice(target.pid()) == before);
+        let ended = member.ended();
+        assert!(ended.is_none(), "round {round}, killed after {delay} us, {text:?}: the member ended: {ended:?}");
+    }
+    let _ = std::fs::remove_file(object);
+    println!("{joined} of the hosts had joined it");
+    assert!(joined > 0);
+    let mut last = host();
+    last.join(member.pid()).expect("it can still join");
+    last.leave(member.pid()).expect("and leave");
+    let maps = std::fs::read_to_string(format!("/proc/{}/maps", member.pid())).expect("maps");
+    assert!(!maps.contains("orbit-sandbox") && member.ended().is_none());
+}
+
+/// A host that joins a member, starts ticks, and has a service that is an upcall there.
+#[test]
+#[ignore = "the program of a host"]
+fn ticking_host_program() {
+    let Ok(target) = std::env::var("ORBIT_TEST_TARGET") else { return };
+    let member = std::env::var("ORBIT_TEST_JOIN").expect("a member").parse().expect("a number");
+    let mut host = host();
+    host.start_ticks(Duration::from_millis(1));
+    let target = raises(target.parse().expect("a number"));
+    let mut spec = spec("count", Dispatch::Upcall, vec![target]);
+    spec.period = Duration::from_millis(1);
+    let object = std::fs::read(std::env::var_os("ORBIT_TEST_OBJECT").expect("an object")).expect("read");
+    host.load(&spec, &object).expect("loaded");
+    println!("begins");
+    loop {
+        host.join(member).expect("joined");
+        println!("joined");
+        std::thread::sleep(Duration::from_millis(7));
+        host.leave(member).expect("left");
+    }
+}
+
 #[test]
 fn the_region_of_a_dead_host_is_replaced_and_that_of_a_living_one_is_not() {
     if !is_root() {

@@ -4,7 +4,7 @@
 mod common;
 
 use common::{Sleeper, host, is_root, native, spec, times, until};
-use orbit_services::{Dispatch, Host};
+use orbit_services::{Dispatch, Host, Options};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -221,33 +221,66 @@ fn a_go_program_that_recovers_from_its_own_faults() {
     campaign(&mut program, &folder.0, follows(&folder.0));
 }
 
-/// Go's runtime installs a handler of its own for every signal after the program has been started as a member.
-#[test]
-fn a_go_program_that_is_started_as_a_member() {
-    if !is_root() {
-        return;
-    }
-    let folder = Folder::new("go-started");
-    let Some(program) = go_program(&folder) else { return };
-    let mut host: Host = host();
-    host.start_ticks(Duration::from_millis(2));
-    if let Some(why) = host.no_ticks() {
-        return println!("SKIP: needs ticks: {why}");
-    }
+/// Runs a Go program as a member of a host: started as one (its runtime then installs a handler of its own for every signal), or joined
+/// while it runs. Answers the upcalls that happened meanwhile.
+fn go_as_a_member(mut host: Host, is_started: bool, name: &str) -> Option<u64> {
+    let folder = Folder::new(name);
+    let program = go_program(&folder)?;
     let id = host.load(&spec("count", Dispatch::Upcall, vec![]), &native("count")).expect("loaded");
     // The program inherits it.
     orbit_linux::sched::set_affinity(0, &[common::cpu()]).expect("own affinity");
     let output = std::fs::File::create(folder.0.join("output")).expect("a file");
     let mut command = Command::new(program);
     command.stdin(Stdio::null()).stderr(output.try_clone().expect("a file")).stdout(output);
-    let mut program = Sleeper(host.launch(command).expect("started"));
+    let started = if is_started { host.launch(command).expect("started") } else { command.spawn().expect("started") };
+    let mut program = Sleeper(started);
     let (mut works, before) = (follows(&folder.0), host.status(id).expect("loaded").account.runs);
+    if !is_started {
+        assert!(works());
+        host.join(program.pid()).expect("joined");
+    }
     until("the service runs while the program works", || {
         let text = || std::fs::read_to_string(folder.0.join("output")).unwrap_or_default();
         assert!(works(), "{}", text());
         assert!(program.0.try_wait().expect("own child").is_none(), "{}", text());
-        host.status(id).expect("loaded").account.runs > before + 100
+        host.tend();
+        host.status(id).expect("loaded").account.runs > before + 300
     });
+    let upcalls = host.status(id).expect("loaded").account.upcalls;
+    if !is_started {
+        host.leave(program.pid()).expect("left");
+        assert!(works());
+    }
+    Some(upcalls)
+}
+
+#[test]
+fn a_go_program_that_is_started_as_a_member() {
+    if !is_root() {
+        return;
+    }
+    let mut host: Host = host();
+    host.start_ticks(Duration::from_millis(2));
+    if let Some(why) = host.no_ticks() {
+        return println!("SKIP: needs ticks: {why}");
+    }
+    go_as_a_member(host, true, "go-started");
+}
+
+/// Where a host has no rights, clocks of the program's threads make upcalls, whatever it did with its handlers.
+#[test]
+fn a_go_program_that_is_a_member_of_a_host_without_rights() {
+    let options = || Options { cpus: vec![common::cpu()], signals: Options::WITHOUT_RIGHTS, ..Options::default() };
+    let with_clocks = || {
+        let mut host = Host::new(options()).expect("a host");
+        host.start_clocks(Duration::from_millis(2)).map(|()| host)
+    };
+    match with_clocks() {
+        Err(error) => return println!("SKIP: needs clocks: {error}"),
+        Ok(host) => drop(go_as_a_member(host, true, "go-clocks-started")),
+    }
+    let upcalls = go_as_a_member(with_clocks().expect("as before"), false, "go-clocks-joined");
+    assert!(upcalls.is_none_or(|upcalls| upcalls > 0), "upcalls in the program that was joined: {upcalls:?}");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Wild handlers drawn at random, in each native class: the program they interrupt, the agent, the thread and a healthy
+//! Wild handlers drawn at random, in each native class (those in the kernel: wild_kernel): the program they interrupt, the agent, the thread and a healthy
 //! service beside them are unharmed. 1,000 of each class with ORBIT_TEST_FULL=1.
 
 mod common;
@@ -65,36 +65,4 @@ fn in_threads() {
     let mut host = host();
     campaign(&mut host, Dispatch::Thread, || true);
     assert!(host.tend().is_empty() && host.threads().count() == 0);
-}
-
-#[test]
-fn in_the_kernel_nothing_that_was_changed_at_random_harms() {
-    if !is_root() {
-        return;
-    }
-    let (mut random, mut refused) = (1u64, 0);
-    let rounds = times(30, 1000);
-    for _ in 0..rounds {
-        let mut object = orbit_services::objects::CPU_KERNEL.to_vec();
-        for _ in 0..8 {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            let at = random as usize % object.len();
-            object[at] = (random >> 32) as u8;
-        }
-        let spec = orbit_services::KernelSpec {
-            name: "random".into(),
-            period: Duration::from_millis(1),
-            arguments: vec![],
-            grants: vec![],
-            cpu: common::cpu(),
-            priority: 0,
-        };
-        match orbit_services::Kernel::load(spec, &object) {
-            Ok(kernel) => drop(kernel),
-            Err(_) => refused += 1,
-        }
-    }
-    println!("{refused} of {rounds} were refused");
 }

@@ -4,7 +4,6 @@
 use orbit_console::out::Failure;
 use orbit_linux::{pidfd, process, sched};
 use orbit_services::Invitation;
-use orbit_services::attribute::MEMORY_CACHE;
 use std::io::{Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::net::UnixStream;
@@ -17,17 +16,6 @@ use crate::stats::Samples;
 pub fn run<K>(
     cpu: usize,
     invitation: Option<Invitation>,
-    joined: impl FnOnce(i32) -> Result<K, Failure>,
-    body: impl FnOnce(&mut Vec<f64>),
-) -> Result<(Samples, K), Failure> {
-    with(cpu, invitation, || true, joined, body)
-}
-
-/// As [`run`]; `prepare` runs in the child once it has joined.
-fn with<K>(
-    cpu: usize,
-    invitation: Option<Invitation>,
-    prepare: impl FnOnce() -> bool,
     joined: impl FnOnce(i32) -> Result<K, Failure>,
     body: impl FnOnce(&mut Vec<f64>),
 ) -> Result<(Samples, K), Failure> {
@@ -47,27 +35,13 @@ fn with<K>(
     let is_ready = process::set_parent_death_signal(libc::SIGKILL)
         .and_then(|()| sched::set_affinity(0, &[cpu]))
         .is_ok_and(|()| invitation.is_none_or(|invitation| invitation.accept().is_ok()));
-    if is_ready && prepare() && there.write_all(b"j").is_ok() && there.read_exact(&mut [0]).is_ok() {
+    if is_ready && there.write_all(b"j").is_ok() && there.read_exact(&mut [0]).is_ok() {
         let mut figures = Vec::new();
         body(&mut figures);
         let bytes: Vec<u8> = figures.iter().flat_map(|figure| figure.to_ne_bytes()).collect();
         let _ = there.write_all(&bytes);
     }
     process::end(0)
-}
-
-/// As [`run`], for a member that publishes `memory:cache` before `joined` is called.
-pub fn run_published<K>(
-    cpu: usize,
-    invitation: Invitation,
-    joined: impl FnOnce(i32) -> Result<K, Failure>,
-    body: impl FnOnce(&mut Vec<f64>),
-) -> Result<(Samples, K), Failure> {
-    // The child joins, then publishes, then says that it has joined: what it says comes after both.
-    let publish = || {
-        orbit_services::published::publish(orbit_services::layout::table(), MEMORY_CACHE, orbit_services::sys::process(), (0, i64::MAX), 0).is_some()
-    };
-    with(cpu, Some(invitation), publish, joined, body)
 }
 
 /// The bench's side.

@@ -9,7 +9,7 @@ use orbit_console::out::Failure;
 use orbit_services::{
     AttributeClass, Budget, Dispatch, GrantRequest, Host, Manager, Options, ServiceId, Spec, objects, sys,
 };
-use orbit_services_wasm::{Engine, Outcome, Service, WasmSpec};
+use orbit_services_wasm::{Engine, Handler, Outcome, Service, WasmSpec};
 use serde::Serialize;
 use std::hint::black_box;
 use std::sync::Arc;
@@ -351,7 +351,7 @@ pub fn wasm(found: &mut Found, cpu: usize, counts: Counts) -> Result<(), Failure
 /// Joining and leaving a running program: a dynamic one, and a static one and one in Go where a compiler is there.
 pub fn joining(found: &mut Found, cpu: usize, counts: Counts) -> Result<(), Failure> {
     let what = |kind: &str| format!("joining a running program, {kind}, {} joins and leaves: stopped for", counts.joins);
-    let stopped = joins(cpu, counts.joins, std::process::Command::new("sleep").arg("1000"))?;
+    let stopped = joins(cpu, counts.joins, std::process::Command::new("sleep").arg("infinity"))?;
     found.bounded(&what("dynamic"), stopped.summary(), 2000.0);
     let folder = std::env::temp_dir().join(format!("orbit-bench-join-{}", std::process::id()));
     std::fs::create_dir_all(&folder)?;

@@ -99,9 +99,10 @@ pub fn run(args: &Args) -> Done {
     let counts = measures::Counts::new(quick, args.long);
     let mut found = measures::Found::default();
     if !args.experiment_only {
-        let figure = costs(&mut bench, &mut found, last, counts);
-        if let (Some(folder), Some(figure)) = (&args.figures, figure) {
-            std::fs::write(folder.join("calls.svg"), figure.svg())?;
+        let figures = costs(&mut bench, &mut found, last, counts);
+        if let (Some(folder), Some([data, instructions])) = (&args.figures, figures) {
+            std::fs::write(folder.join("calls-data.svg"), data.svg())?;
+            std::fs::write(folder.join("calls-instructions.svg"), instructions.svg())?;
         }
     }
     load::set_priority(0, 90);
@@ -141,7 +142,7 @@ pub fn run(args: &Args) -> Done {
 }
 
 /// Measures the costs. What could not be measured is a note.
-fn costs(bench: &mut Bench, found: &mut measures::Found, cpu: usize, counts: measures::Counts) -> Option<Chart> {
+fn costs(bench: &mut Bench, found: &mut measures::Found, cpu: usize, counts: measures::Counts) -> Option<[Chart; 2]> {
     type Cost = fn(&mut measures::Found, usize, measures::Counts) -> Result<(), Failure>;
     let all: [(&str, Cost); 7] = [
         ("upcalls", measures::upcalls),
@@ -160,9 +161,9 @@ fn costs(bench: &mut Bench, found: &mut measures::Found, cpu: usize, counts: mea
         }
     }
     progress.at(all.len(), "calls");
-    let figure = pingpong::run(found, cpu, counts.upcalls / 10);
+    let figures = pingpong::run(found, cpu, counts.upcalls / 10);
     progress.finish();
-    figure.map_err(|error| bench.note(format!("calls with a growing working set could not be measured: {error}"))).ok()
+    figures.map_err(|error| bench.note(format!("calls with a growing working set could not be measured: {error}"))).ok()
 }
 
 /// Notes and bounds of the experiment.

@@ -110,6 +110,25 @@ pub fn native(name: &str) -> Vec<u8> {
     bytes
 }
 
+/// Compiles `tests/native/NAME.bpf.c`, a service in the kernel.
+pub fn bpf(name: &str) -> Vec<u8> {
+    let object = std::env::temp_dir().join(format!("orbit-test-{}-{name}.bpf.o", std::process::id()));
+    let done = Command::new(std::env::var_os("CLANG").unwrap_or_else(|| "clang".into()))
+        .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-D__TARGET_ARCH_x86", "-I/usr/include/x86_64-linux-gnu"])
+        .arg("-I")
+        .arg(services().join("include"))
+        .arg("-c")
+        .arg(services().join(format!("tests/native/{name}.bpf.c")))
+        .arg("-o")
+        .arg(&object)
+        .output()
+        .expect("clang");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let bytes = std::fs::read(&object).expect("the object");
+    let _ = std::fs::remove_file(object);
+    bytes
+}
+
 /// A service of this process, every 2 ms, 1 ms of CPU time in each 10 ms.
 pub fn spec(name: &str, dispatch: Dispatch, grants: Vec<GrantRequest>) -> Spec {
     Spec {
@@ -197,7 +216,7 @@ pub struct Sleeper(pub Child);
 impl Sleeper {
     /// Starts one.
     pub fn start() -> Sleeper {
-        Sleeper(Command::new("sleep").arg("1000").spawn().expect("sleep"))
+        Sleeper(Command::new("sleep").arg("infinity").spawn().expect("sleep"))
     }
 
     /// The process.
@@ -234,4 +253,73 @@ impl Busy {
 pub fn kill(pid: i32) {
     // SAFETY: a process that this test's host made.
     unsafe { libc::kill(pid, libc::SIGKILL) };
+}
+
+/// A program that computes and checks itself, compiled on the spot; killed when this is dropped.
+pub struct Subject(pub Child, std::path::PathBuf);
+
+impl Subject {
+    /// Starts one, compiled with these flags more, on the CPU of [`cpu`].
+    pub fn start(flags: &[&str]) -> Subject {
+        let name = format!("orbit-join-{}-{}", std::process::id(), flags.concat().replace('-', ""));
+        let program = std::env::temp_dir().join(name);
+        let source = services().join("tests/native/subject.c");
+        let done = Command::new("cc").arg("-O2").args(flags).arg("-o").arg(&program).arg(source).status().expect("cc");
+        assert!(done.success());
+        Subject::of(program)
+    }
+
+    /// As [`Subject::start`], in Go, with three goroutines that compute. `None` without a compiler.
+    pub fn go() -> Option<Subject> {
+        let folder = std::env::temp_dir().join(format!("orbit-join-go-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).expect("a folder");
+        let source = "package main\nimport \"os\"\nfunc sum() uint64 { n := uint64(1); for i := uint64(0); i < 300000; i++ { n = n*6364136223846793005 + i }; return n }\n\
+                      func work(e uint64) { for { if sum() != e { os.Exit(1) } } }\n\
+                      func main() { e := sum(); go work(e); go work(e); work(e) }\n";
+        std::fs::write(folder.join("subject.go"), source).expect("written");
+        let program = folder.with_extension("program");
+        let built = Command::new("go")
+            .args(["build", "-o"])
+            .arg(&program)
+            .arg("subject.go")
+            .current_dir(&folder)
+            .env("GO111MODULE", "off")
+            .env("GOCACHE", folder.join("cache"))
+            .status();
+        let _ = std::fs::remove_dir_all(&folder);
+        if !built.is_ok_and(|status| status.success()) {
+            println!("SKIP: needs go (package golang-go)");
+            return None;
+        }
+        Some(Subject::of(program))
+    }
+
+    fn of(program: std::path::PathBuf) -> Subject {
+        let mut child = Command::new("taskset");
+        child.args(["-c", &cpu().to_string()]).arg(&program).stdout(Stdio::null());
+        Subject(child.spawn().expect("the program"), program)
+    }
+
+    /// The process.
+    pub fn pid(&self) -> i32 {
+        self.0.id() as i32
+    }
+
+    /// Whether it is the program by now, and not the one that binds it to a CPU.
+    pub fn is_running(&self) -> bool {
+        std::fs::read_link(format!("/proc/{}/exe", self.pid())).is_ok_and(|exe| exe == self.1)
+    }
+
+    /// How it ended, if it has.
+    pub fn ended(&mut self) -> Option<std::process::ExitStatus> {
+        self.0.try_wait().expect("own child")
+    }
+}
+
+impl Drop for Subject {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+        let _ = std::fs::remove_file(&self.1);
+    }
 }
