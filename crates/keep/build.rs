@@ -1,4 +1,5 @@
-//! Compiles the program's side (`side/*.c`) to a library that is part of the keeper: it needs no installed file.
+//! Compiles the program's side (`side/*.c`) to a library that is part of the keeper: it needs no
+//! installed file.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -59,7 +60,8 @@ fn main() {
     let Err(why) = run(&mut command).and_then(|()| run(&mut bare)) else { return };
     let _ = fs::remove_file(library);
     println!(
-        "cargo::error={compiler} could not compile crates/keep/side: install a C compiler (Debian: apt-get install gcc), or set CC"
+        "cargo::error={compiler} could not compile crates/keep/side: install a C compiler (Debian: apt-get install \
+         gcc), or set CC"
     );
     for line in why.lines().take(20) {
         println!("cargo::error={line}");

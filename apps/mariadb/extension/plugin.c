@@ -24,7 +24,8 @@ extern void my_thread_end(void);
 /* A scan is followed by a pause so many times as long at least: scans take 5 % of the time at
  * most. */
 #define PAUSE_SHARE 19
-/* Least time between two scans, milliseconds, where InnoDB cannot be made to renew what it shows. */
+/* Least time between two scans, milliseconds, where InnoDB cannot be made to renew what it
+ * shows. */
 #define RENEWAL_MS 120
 
 unsigned int setting_interval, setting_deadline, setting_memory;

@@ -2,9 +2,9 @@
  * plugin, since its symbols are hidden.
  *
  * The tables innodb_lock_waits and innodb_trx show one point in time, and are renewed for each scan
- * (clock.c). The list of threads that wait is copied before: a transaction that waits at that point,
- * and whose thread still runs the statement from that list when its wait is ended, has waited in
- * that statement.
+ * (clock.c). The list of threads that wait is copied before: a transaction that waits at that
+ * point, and whose thread still runs the statement from that list when its wait is ended, has
+ * waited in that statement.
  */
 #include "plugin.h"
 

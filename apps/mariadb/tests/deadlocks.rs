@@ -29,8 +29,8 @@ fn the_same_victims_as_innodb() {
     assert_eq!(ours.state("failed"), 0, "{}", ours.log());
 }
 
-/// Deadlocks are broken as they come, although InnoDB has just shown its waits to another reader: it
-/// renews them 100 ms later of itself.
+/// Deadlocks are broken as they come, although InnoDB has just shown its waits to another reader:
+/// it renews them 100 ms later of itself.
 #[test]
 fn broken_as_they_come() {
     let Some(server) = Server::start(Detector::Orbit, &[]) else { return };

@@ -130,7 +130,8 @@ pub struct Hang {
     pub comm: String,
     /// The section it is in, where sections are marked.
     pub section: Option<String>,
-    /// CPU time since it last got on, when it was judged (busy); time waited, up to the report (blocked).
+    /// CPU time since it last got on, when it was judged (busy); time waited, up to the report
+    /// (blocked).
     pub progress: u64,
     /// What it usually is; nothing without a history.
     pub usual: Option<u64>,
@@ -138,11 +139,13 @@ pub struct Hang {
     pub check_value: u64,
     /// What the three are counted in.
     pub unit: Unit,
-    /// Wall time from when it last got on, as far as that was seen, to the finished report: it hangs for so long at least.
-    /// Of threads that wait for each other, since the last of them came to rest.
+    /// Wall time from when it last got on, as far as that was seen, to the finished report: it
+    /// hangs for so long at least. Of threads that wait for each other, since the last of them came
+    /// to rest.
     #[serde(rename = "since_ms", with = "json::ms")]
     pub since: Duration,
-    /// Wall time from when it could first be known to hang, by its check value, to the finished report; never more than `since`.
+    /// Wall time from when it could first be known to hang, by its check value, to the finished
+    /// report; never more than `since`.
     #[serde(rename = "latency_ms", with = "json::ms")]
     pub latency: Duration,
     /// One sentence: who waits for what, or spins where.
@@ -154,7 +157,8 @@ pub struct Hang {
     pub threads: Vec<Involved>,
     /// Who waits for whom in a ring, in order; empty if there is none.
     pub cycle: Vec<Edge>,
-    /// What the program's own runtime says, in lines: goroutines by what they wait for, deadlocks and blocked threads of a JVM.
+    /// What the program's own runtime says, in lines: goroutines by what they wait for, deadlocks
+    /// and blocked threads of a JVM.
     pub runtime: Vec<String>,
 }
 
@@ -168,7 +172,8 @@ pub struct Times {
 }
 
 impl Times {
-    /// Of a thread that last got on at `began`; by what it had done at `known` it could be known to hang.
+    /// Of a thread that last got on at `began`; by what it had done at `known` it could be known to
+    /// hang.
     pub fn of(began: Instant, known: Instant) -> Times {
         let now = Instant::now();
         let since = now.saturating_duration_since(began);

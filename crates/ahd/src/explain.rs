@@ -1,7 +1,7 @@
 //! A verdict in words and with stacks. Only here threads are stopped, tens of microseconds each.
 //!
-//! Owns: the sentence of a report, and [`Explainer`], which takes the stacks; [`without_stacks`] does without. Refuses: to change a
-//! verdict.
+//! Owns: the sentence of a report, and [`Explainer`], which takes the stacks; [`without_stacks`]
+//! does without. Refuses: to change a verdict.
 
 use crate::event::{Edge, Event, Hang, Involved, Kind, Unit};
 use crate::facts::{Facts, Id, Thread};
@@ -17,7 +17,8 @@ use std::time::Duration;
 
 /// Threads of a hang whose stacks are taken.
 const STACKS: usize = 32;
-/// Threads that wait for a lock without a known holder, among which the one that waits for itself is looked for.
+/// Threads that wait for a lock without a known holder, among which the one that waits for itself
+/// is looked for.
 const WAITERS: usize = 256;
 /// Threads of a process without answers whose stacks are taken.
 const SUSPECTS: usize = 8;
@@ -39,7 +40,8 @@ impl Explainer {
         self.stacks.forget(pid);
     }
 
-    /// The verdict as an event. Stops its threads for their stacks; `stopping` hears of each before.
+    /// The verdict as an event. Stops its threads for their stacks; `stopping` hears of each
+    /// before.
     pub(crate) fn explain(
         &mut self,
         verdict: &Verdict,
@@ -67,7 +69,8 @@ impl Explainer {
     }
 }
 
-/// The verdict as an event, by what is known without the processes: no stack, and threads as the facts have them.
+/// The verdict as an event, by what is known without the processes: no stack, and threads as the
+/// facts have them.
 pub(crate) fn without_stacks(
     verdict: &Verdict,
     before: Option<(Sure, f64)>,
@@ -165,8 +168,8 @@ fn usual(verdict: &Verdict) -> Option<f64> {
     }
 }
 
-/// The threads of a verdict, the one to blame first. Of a port without answers: threads of its process that are not where they
-/// wait for work, else its first one.
+/// The threads of a verdict, the one to blame first. Of a port without answers: threads of its
+/// process that are not where they wait for work, else its first one.
 fn involved(verdict: &Verdict, facts: &Facts, history: &History) -> Vec<Id> {
     if !verdict.threads.is_empty() {
         return verdict.threads.clone();
@@ -209,7 +212,8 @@ fn sentence(verdict: &Verdict, facts: &Facts, first: Option<&Involved>) -> Strin
                 fds => format!("; input waits at {} of its process' descriptors", fds.len()),
             };
             format!(
-                "{who} has not been back in its loop for {away:.1} s (longest before {longest:.1} s, {returns} returns): it \
+                "{who} has not been back in its loop for {away:.1} s (longest before {longest:.1} s, {returns} \
+                 returns): it \
                  {does}{input}"
             )
         }
@@ -220,12 +224,14 @@ fn sentence(verdict: &Verdict, facts: &Facts, first: Option<&Involved>) -> Strin
                     format!("{waits}, held by {}{}", name(holder), at.replacen(" in", " which is in", 1))
                 }
                 (None, Some(reader), _) => format!(
-                    "{waits} that readers hold, and {} waits behind it to read: a reader that takes the lock again behind a \
+                    "{waits} that readers hold, and {} waits behind it to read: a reader that takes the lock again \
+                     behind a \
                      waiting writer waits for itself",
                     name(reader)
                 ),
                 (None, None, Some(function)) => format!(
-                    "{waits}; {} waits for itself: a signal's handler interrupted it in {function} and takes the same lock \
+                    "{waits}; {} waits for itself: a signal's handler interrupted it in {function} and takes the same \
+                     lock \
                      there again",
                     first.map(|t| name(&Id { pid: t.pid, tid: t.tid })).unwrap_or_default()
                 ),
@@ -242,7 +248,8 @@ fn sentence(verdict: &Verdict, facts: &Facts, first: Option<&Involved>) -> Strin
                     ms(usual)
                 ),
                 (Some(used), None) => format!(
-                    "{thread} spins in section {section}{at}: {:.0} ms of CPU, allowed {:.0} ms (what it usually uses is \
+                    "{thread} spins in section {section}{at}: {:.0} ms of CPU, allowed {:.0} ms (what it usually uses \
+                     is \
                      not known yet)",
                     ms(used),
                     ms(check)
@@ -255,7 +262,8 @@ fn sentence(verdict: &Verdict, facts: &Facts, first: Option<&Involved>) -> Strin
             }
         }
         Why::Unanswered { port, requests, oldest, longest } => format!(
-            "{requests} {} read at port {port} and not answered, the oldest for {oldest:.1} s (longest before {longest:.1} s)",
+            "{requests} {} read at port {port} and not answered, the oldest for {oldest:.1} s (longest before \
+             {longest:.1} s)",
             if *requests == 1 { "request was" } else { "requests were" }
         ),
     }

@@ -1,5 +1,5 @@
-//! Events as JSON: how they leave the detector's process, and what machines read of them. The form of
-//! each is derived from its type in [`crate::event`]; here is what its numbers are in JSON.
+//! Events as JSON: how they leave the detector's process, and what machines read of them. The form
+//! of each is derived from its type in [`crate::event`]; here is what its numbers are in JSON.
 //!
 //! Promises: what [`value`] writes, [`event`] reads back, times to the microsecond. Refuses: to
 //! guess; what lacks a field or has one of another type is no event.
@@ -8,8 +8,8 @@ use crate::event::{Event, Hang};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// The event as one JSON object; its `event` is `joined`, `left`, `hang`, `recovered`, `sections` or
-/// `trouble`.
+/// The event as one JSON object; its `event` is `joined`, `left`, `hang`, `recovered`, `sections`
+/// or `trouble`.
 pub fn value(event: &Event) -> Value {
     of(event)
 }

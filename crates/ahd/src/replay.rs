@@ -1,7 +1,8 @@
 //! Recordings: one [`Record`] a line, read back and judged without any process.
 //!
-//! Owns: reading (plain or gzip), the writer for `--record`, [`replay`], and [`events`]. Promises: a line that is cut off at the end is left out;
-//! any other line that is no record is an error with its number. Bounded: at most `MOST` bytes unpacked.
+//! Owns: reading (plain or gzip), the writer for `--record`, [`replay`], and [`events`]. Promises:
+//! a line that is cut off at the end is left out; any other line that is no record is an error with
+//! its number. Bounded: at most `MOST` bytes unpacked.
 
 use crate::event::Event;
 use crate::explain;
@@ -94,7 +95,8 @@ pub fn replay(records: &[Record], limits: &Limits, each: &mut dyn FnMut(&Scene, 
     }
 }
 
-/// Judges a recording, and hands over what live watching would have reported, without stacks, with the time of each, s.
+/// Judges a recording, and hands over what live watching would have reported, without stacks, with
+/// the time of each, s.
 pub fn events(records: &[Record], limits: &Limits, each: &mut dyn FnMut(f64, Event)) {
     let (mut scene, mut reports) = (Scene::default(), Reports::default());
     for record in records {

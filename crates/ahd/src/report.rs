@@ -1,8 +1,10 @@
-//! One hang is one report: verdicts that belong together, what is news of them, and when they are over.
+//! One hang is one report: verdicts that belong together, what is news of them, and when they are
+//! over.
 //!
-//! Owns: [`Reports`]. Verdicts belong together that have a key or a thread in common, or are of one process within a second; a
-//! port without answers belongs to whatever hangs in its process. News is a new hang, one that became surer, one that is over.
-//! Promises: pure; a hang is reported at most once for each degree of sureness.
+//! Owns: [`Reports`]. Verdicts belong together that have a key or a thread in common, or are of one
+//! process within a second; a port without answers belongs to whatever hangs in its process. News
+//! is a new hang, one that became surer, one that is over. Promises: pure; a hang is reported at
+//! most once for each degree of sureness.
 
 use crate::facts::{Facts, Id};
 use crate::judge::{Key, Verdict};
@@ -11,7 +13,8 @@ use std::collections::BTreeSet;
 
 /// Verdicts of one process within this time are one hang, s.
 const TOGETHER: f64 = 1.0;
-/// A hang that no rule has found for so long, s, and in so many scans, is over: on a slow machine a scan may take that long.
+/// A hang that no rule has found for so long, s, and in so many scans, is over: on a slow machine a
+/// scan may take that long.
 const OVER: f64 = 3.0;
 const OVER_SCANS: u32 = 5;
 /// Hangs that are remembered: of more the oldest are forgotten.
@@ -110,8 +113,8 @@ impl Reports {
             }
             hang.missed += 1;
             let over = now - hang.seen > OVER && hang.missed >= OVER_SCANS;
-            // Of one whose processes have ended it is not said. It is remembered for as long, for one that could not be read for a
-            // moment looks as if it had.
+            // Of one whose processes have ended it is not said. It is remembered for as long, for
+            // one that could not be read for a moment looks as if it had.
             if over && hang.pids.iter().any(|pid| facts.processes.contains_key(pid)) {
                 news.push(News::Over { verdict: hang.verdict.clone(), after: hang.seen - hang.reported });
             }

@@ -1,7 +1,8 @@
 //! Who could end a wait.
 //!
-//! Owns: [`wakers`], by what a thread waits in and who holds what, and [`chain_end`], which follows holders of locks. Promises:
-//! where it cannot be known it says [`Wakers::World`]: nothing is concluded from a guess at who is there. Pure.
+//! Owns: [`wakers`], by what a thread waits in and who holds what, and [`chain_end`], which follows
+//! holders of locks. Promises: where it cannot be known it says [`Wakers::World`]: nothing is
+//! concluded from a guess at who is there. Pure.
 
 use crate::facts::{Access, Ends, Facts, Id, Peer, Thread, Unsure, WaitFacts};
 use crate::history::futex_op;
@@ -34,10 +35,12 @@ pub enum How {
         owner: i32,
         /// Whether a thread of that id lives.
         lives: bool,
-        /// The owner waits for it itself, or has ended, and any other thread could unlock it: its kind does not check that.
+        /// The owner waits for it itself, or has ended, and any other thread could unlock it: its
+        /// kind does not check that.
         is_open: bool,
     },
-    /// A lock that was held when the process was forked, by a thread that the process does not have.
+    /// A lock that was held when the process was forked, by a thread that the process does not
+    /// have.
     ForkedLock {
         /// Address.
         at: u64,
@@ -81,8 +84,8 @@ impl How {
 const MUTEX_KINDS: u32 = 1024;
 /// More threads than this never use one mutex: what looks so is no mutex.
 const MUTEX_USERS: u32 = 10_000;
-/// Of the kinds of glibc's mutexes, those that only their owner can unlock: recursive and checked ones (the low two bits), robust
-/// and priority-inheriting ones.
+/// Of the kinds of glibc's mutexes, those that only their owner can unlock: recursive and checked
+/// ones (the low two bits), robust and priority-inheriting ones.
 const CHECKED_KINDS: [u32; 2] = [1, 2];
 const CHECKED_FLAGS: u32 = 16 | 32;
 /// FUTEX_PRIVATE_FLAG.
@@ -97,7 +100,8 @@ pub fn wakers(facts: &Facts, thread: &Thread) -> Wakers {
     let fd = sight.a0 as i32;
     let pid = thread.id.pid;
     let unsure = facts.processes.get(&pid).map_or(&[][..], |p| &p.unsure);
-    // The kernel reads and writes for a ring's owner, and whoever shares the memory could wake any wait.
+    // The kernel reads and writes for a ring's owner, and whoever shares the memory could wake any
+    // wait.
     if unsure.contains(&Unsure::SharedMemory) || wait.tl {
         return Wakers::World;
     }
@@ -137,7 +141,8 @@ pub fn wakers(facts: &Facts, thread: &Thread) -> Wakers {
     }
 }
 
-/// The last thread of the chain of holders that a thread waits in: itself if its holder is not known, nothing for a ring.
+/// The last thread of the chain of holders that a thread waits in: itself if its holder is not
+/// known, nothing for a ring.
 pub fn chain_end<'a>(facts: &'a Facts, thread: &'a Thread) -> Option<&'a Thread> {
     let (mut seen, mut at) = (BTreeSet::new(), thread);
     while at.sleeps() {
@@ -175,9 +180,10 @@ fn of_futex(facts: &Facts, thread: &Thread, wait: &WaitFacts) -> Wakers {
         let lock = |lives, is_open: bool| How::Lock { at, owner, lives, is_open: is_open && !is_checked };
         return match own {
             Some(id) => only(vec![id], lock(true, id == thread.id)),
-            // A lock of this process' memory alone: it came with the memory of the process that forked it.
-            // The copy of the thread that forked is the process' first one: it may give back what that held.
-            // The one that forked may have ended, or not be watched: threads of a process have later ids than it has.
+            // A lock of this process' memory alone: it came with the memory of the process that
+            // forked it. The copy of the thread that forked is the process' first one: it may give
+            // back what that held. The one that forked may have ended, or not be watched: threads
+            // of a process have later ids than it has.
             None if is_private && (other().is_some() || wait.alive || owner < facts.own_id(pid)) => {
                 let copy = Id { pid, tid: pid };
                 only(if thread.id == copy { Vec::new() } else { vec![copy] }, How::ForkedLock { at, owner })

@@ -87,7 +87,8 @@ impl Watcher {
         self.members.add(pid).map(|_| ())
     }
 
-    /// Watches a process no more. `false`: it was not watched, or has ended, which the next scan reports.
+    /// Watches a process no more. `false`: it was not watched, or has ended, which the next scan
+    /// reports.
     pub fn remove(&mut self, pid: i32) -> bool {
         if !std::path::Path::new(&format!("/proc/{pid}/task")).exists() {
             return false;
@@ -119,8 +120,9 @@ impl Watcher {
         Some(self.pause()).filter(|pause| *pause < self.period() / 2)
     }
 
-    /// Scans once, if it is time to, and hands over what happened, each event as soon as it is known. Blocks for some microseconds a
-    /// thread that ran; where a hang is found, for the time it takes to read the program's debug information as well.
+    /// Scans once, if it is time to, and hands over what happened, each event as soon as it is
+    /// known. Blocks for some microseconds a thread that ran; where a hang is found, for the time
+    /// it takes to read the program's debug information as well.
     pub fn scan(&mut self, hand: &mut dyn FnMut(Event)) {
         self.members.events.drain(..).for_each(&mut *hand);
         if self.pause() > EARLY {
@@ -210,8 +212,9 @@ impl Watcher {
         self.reports.includes(id)
     }
 
-    /// The thread whose work one that sleeps waits for, if it waits for a lock with a known holder; nothing if its wait may end soon,
-    /// for somebody works for that, or if it waits for events: who has no work waits for as long as there is none.
+    /// The thread whose work one that sleeps waits for, if it waits for a lock with a known holder;
+    /// nothing if its wait may end soon, for somebody works for that, or if it waits for events:
+    /// who has no work waits for as long as there is none.
     pub fn hopeless_wait(&self, id: Id) -> Option<Option<Id>> {
         let facts: &Facts = &self.scene.facts;
         let thread = facts.threads.get(&id).filter(|t| t.sleeps() && t.wait.is_some())?;
@@ -226,13 +229,15 @@ impl Watcher {
         self.explainer.stacks()
     }
 
-    /// Notes that a thread was stopped by the watcher itself: that it runs for a moment is no progress.
+    /// Notes that a thread was stopped by the watcher itself: that it runs for a moment is no
+    /// progress.
     pub fn note_stop(&mut self, id: Id) {
         let record = self.sensor.stopping(id.pid, id.tid);
         take(&mut self.scene, &mut self.recording, &mut self.trouble, &record);
     }
 
-    /// A hang that was found by other means than the rules is reported: no rule reports this thread again until it is over.
+    /// A hang that was found by other means than the rules is reported: no rule reports this thread
+    /// again until it is over.
     pub fn claim(&mut self, hang: &Hang) {
         self.reports.claim(Id { pid: hang.pid, tid: hang.tid });
     }

@@ -18,7 +18,8 @@ pub(crate) struct Call {
     pub(crate) place: Option<(String, u32)>,
     /// The type that `new` makes.
     pub(crate) makes: Option<String>,
-    /// The mangled name of the function, compiled into its caller, that has the call, the outermost.
+    /// The mangled name of the function, compiled into its caller, that has the call, the
+    /// outermost.
     pub(crate) within: Option<String>,
 }
 
@@ -289,8 +290,8 @@ impl<'a> Debug<'a> {
         rest.split('"').next()
     }
 
-    /// The file of a function or a block, if it is none of a library's. Rust's libraries have theirs
-    /// relative to a directory.
+    /// The file of a function or a block, if it is none of a library's. Rust's libraries have
+    /// theirs relative to a directory.
     fn users_file(&self, scope: u32) -> Option<&'a str> {
         let id = metadata(self.get(scope)?, " file: !")?;
         let directory = self.string(id, "directory: \"").unwrap_or_default();

@@ -1,8 +1,8 @@
 //! The static form: allocation points that no watched call needed, and that a task may need by its
 //! sources. C++ and Rust are in `instances.rs`.
 //!
-//! In C, from the entry the functions are followed that are called, through pointers by their type too.
-//! What they touch, by type, field or global variable, is compared with where allocated memory
+//! In C, from the entry the functions are followed that are called, through pointers by their type
+//! too. What they touch, by type, field or global variable, is compared with where allocated memory
 //! goes. A function that returns what it allocates stands for its callers.
 
 use crate::Error;
@@ -78,8 +78,8 @@ fn holds(allocation: &Allocation, facts: &Facts, depth: u32) -> BTreeSet<Target>
 }
 
 /// Allocation points that the entry's task may need. The entry is a function of the sources; from
-/// one in C no function in C++ or Rust is followed, nor the other way round. Runs clang or rustc for
-/// each source.
+/// one in C no function in C++ or Rust is followed, nor the other way round. Runs clang or rustc
+/// for each source.
 ///
 /// # Errors
 /// Where the compiler cannot read a source, or no source has the entry.

@@ -1,5 +1,5 @@
-//! Names of functions in LLVM's text, of C++ and of Rust: what a programmer calls them, and the class
-//! or type of which they are members.
+//! Names of functions in LLVM's text, of C++ and of Rust: what a programmer calls them, and the
+//! class or type of which they are members.
 
 use std::borrow::Cow;
 

@@ -223,7 +223,8 @@ fn likely_sites_of_a_c_plus_plus_program() {
     assert!(matches!(missing, Err(Error::NotInSources { .. })));
 }
 
-/// Rust by the sources alone: all points, and none besides; by LLVM's text that a build has left, too.
+/// Rust by the sources alone: all points, and none besides; by LLVM's text that a build has left,
+/// too.
 #[test]
 fn likely_sites_of_a_rust_program() {
     let [text, old] = ["items.ll", "items-old.ll"].map(|name| Path::new(env!("CARGO_TARGET_TMPDIR")).join(name));

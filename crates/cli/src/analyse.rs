@@ -44,9 +44,9 @@ pub struct Args {
     /// Watches one call no longer than this.
     #[arg(long, value_name = "SECONDS", default_value_t = 20)]
     limit: u32,
-    /// A C, C++ or Rust source (of a crate its root), compiled by clang or rustc, or LLVM's text (.ll)
-    /// that a build has left: adds allocation points that it makes likely and that no watched call
-    /// needed. May be repeated.
+    /// A C, C++ or Rust source (of a crate its root), compiled by clang or rustc, or LLVM's text
+    /// (.ll) that a build has left: adds allocation points that it makes likely and that no watched
+    /// call needed. May be repeated.
     #[arg(long, value_name = "FILE")]
     source: Vec<PathBuf>,
     /// What the compiler is given for the sources, in words.

@@ -278,7 +278,8 @@ fn a_host_begins_with_what_its_file_names_and_says_what_it_used() {
     std::fs::write(stage.folder.join("pid"), format!("{}\n", target.0.id())).expect("written");
     let file = stage.folder.join("services.toml");
     let text = format!(
-        "tick = \"5ms\"\n[[service]]\nfile = \"count.wasm\"\nowner = \"{}/pid\"\nbudget = \"1ms/10ms\"\non = [\"tick=5ms\", \"tracepoint=sched_process_exec\"]\n\
+        "tick = \"5ms\"\n[[service]]\nfile = \"count.wasm\"\nowner = \"{}/pid\"\nbudget = \"1ms/10ms\"\non = \
+         [\"tick=5ms\", \"tracepoint=sched_process_exec\"]\n\
          grant = [\"cpu:nice:set(pid=OWNER,min={})\"]\n",
         stage.folder.display(),
         before + 1

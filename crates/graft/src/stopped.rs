@@ -128,8 +128,8 @@ impl<'p> Stopped<'p> {
         Ok(now)
     }
 
-    /// Returns the mappings that the program has once it is released: without regions of ours that were not [left](Stopped::leave), and memory for
-    /// arguments of calls.
+    /// Returns the mappings that the program has once it is released: without regions of ours that
+    /// were not [left](Stopped::leave), and memory for arguments of calls.
     ///
     /// # Errors
     /// As [`Process::mappings`].

@@ -25,11 +25,16 @@ const SUITES: [&str; 9] = [
 ];
 /// Stressors that use all that an executive could get wrong. Not `seccomp` (its filter judges the
 /// executive's calls), nor `vm-segv` (it unmaps all of its address space): docs/limits.md.
-const STRESSORS: &str = "access affinity aio alarm branch brk chdir chmod chown clock clone close context copy-file cpu \
-    daemon dentry dir dirdeep dup dynlib env epoll eventfd exec fallocate fault fcntl fifo file-ioctl flock fork forkheavy \
-    fstat full futex get getdent getrandom handle inode-flags itimer kill link loop madvise mincore mmap mmapfork mremap msg \
-    munmap mutex nanosleep null open pipe poll procfs pthread ptrace rename schedpolicy sem shm sigabrt sigchld sigfd sigfpe \
-    sigio signal signest sigpending sigpipe sigq sigrt sigsegv sigsuspend sigtrap sock sockpair splice stack switch symlink \
+const STRESSORS: &str = "access affinity aio alarm branch brk chdir chmod chown clock clone close context copy-file \
+    cpu \
+    daemon dentry dir dirdeep dup dynlib env epoll eventfd exec fallocate fault fcntl fifo file-ioctl flock fork \
+    forkheavy \
+    fstat full futex get getdent getrandom handle inode-flags itimer kill link loop madvise mincore mmap mmapfork \
+    mremap msg \
+    munmap mutex nanosleep null open pipe poll procfs pthread ptrace rename schedpolicy sem shm sigabrt sigchld sigfd \
+    sigfpe \
+    sigio signal signest sigpending sigpipe sigq sigrt sigsegv sigsuspend sigtrap sock sockpair splice stack switch \
+    symlink \
     timer timerfd tsc udp utime vfork wait xattr zombie";
 const TRIES: usize = 3;
 /// A test that takes longer hangs: the slowest of them take half a minute.

@@ -378,7 +378,8 @@ EXPORT int __poll_chk(struct pollfd *fds, nfds_t count, int timeout, size_t room
     return poll(fds, count, timeout);
 }
 
-/* The kernel leaves in `left` what is left of the time, so that a call that is made again waits for the rest. */
+/* The kernel leaves in `left` what is left of the time, so that a call that is made again waits
+ * for the rest. */
 EXPORT int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask)
 {
     struct timespec left = timeout ? *timeout : (struct timespec){0};

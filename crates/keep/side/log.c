@@ -1,8 +1,10 @@
 /* The log of calls: recording, answering from it after a rollback, and the safe points.
  *
- * In KEEP_REPLAY the program runs again from a checkpoint and every logged call is answered in the log's order. At the end of the log it
- * goes on in KEEP_RECORD. Where it asks otherwise than before, or where an input is dropped, what is left of the log becomes the tail: those calls
- * were made, the kernel has seen them. In KEEP_TAIL a call is answered from the tail if that has one of its kind on its descriptor.
+ * In KEEP_REPLAY the program runs again from a checkpoint and every logged call is answered in the
+ * log's order. At the end of the log it goes on in KEEP_RECORD. Where it asks otherwise than
+ * before, or where an input is dropped, what is left of the log becomes the tail: those calls were
+ * made, the kernel has seen them. In KEEP_TAIL a call is answered from the tail if that has one of
+ * its kind on its descriptor.
  */
 #include "own.h"
 #include <errno.h>
@@ -33,9 +35,11 @@ __asm__(".text\n"
 #define TAIL_SEARCHED 4096
 /* Bytes that the log keeps free for entries that cannot wait for room. */
 #define LOG_RESERVE (1u << 20)
-/* Bytes of the log whose pages are mapped together: no more than a sixteenth of the smallest log. */
+/* Bytes of the log whose pages are mapped together: no more than a sixteenth of the smallest
+ * log. */
 #define LOG_PART (256u << 10)
-/* MADV_POPULATE_READ, Linux 5.14. It maps what the keeper has prepared, sixteen pages at a time, and shared memory writable. */
+/* MADV_POPULATE_READ, Linux 5.14. It maps what the keeper has prepared, sixteen pages at a time,
+ * and shared memory writable. */
 #define POPULATE_READ 22
 /* Waits for input that fail in a row, from which on the keeper is asked to put the program back;
  * again at each power of two. */
@@ -148,7 +152,8 @@ static void note_closed(const struct keep_call *call)
 /* The log has come to its next part. */
 static __attribute__((noinline)) void next_part(uint64_t at, uint64_t next)
 {
-    /* In its first round its pages are mapped together: a fault for each would cost several times as much. A kernel that cannot do it faults. */
+    /* In its first round its pages are mapped together: a fault for each would cost several
+     * times as much. A kernel that cannot do it faults. */
     if (next < keep_orders->log_bytes)
         keep_plain(SYS_madvise, (long)entry_at(next & ~(uint64_t)(LOG_PART - 1)), LOG_PART, POPULATE_READ, 0, 0, 0);
     /* Sixteen times a round the keeper sees how full the log is. */
@@ -196,7 +201,8 @@ static void take_bytes(struct keep_call *call, const struct keep_entry *entry)
     }
 }
 
-/* The program has given out other bytes than before the crash: those were sent, so the connection is of no use any more. */
+/* The program has given out other bytes than before the crash: those were sent, so the
+ * connection is of no use any more. */
 static void compare(struct keep_call *call, const struct keep_entry *entry)
 {
     if (entry->hash == call->hash)
@@ -229,7 +235,8 @@ static int is_used(const struct keep_entry *entry)
     return entry->used == KEEP_DEAD || (entry->used != 0 && entry->used == keep_orders->replay);
 }
 
-/* History goes on at the head; what the log has from `from` on is the tail. `entry` is the one that is not answered. */
+/* History goes on at the head; what the log has from `from` on is the tail. `entry` is the one
+ * that is not answered. */
 static void leave_order(struct keep_entry *entry, uint64_t from)
 {
     if (!(keep_both->tail_at < keep_both->tail_end) || from < keep_both->tail_at)
@@ -354,7 +361,8 @@ static void deliver(uint32_t where)
     }
 }
 
-/* Whether the log has room for the call; if not, the keeper is asked for a checkpoint, which frees some. */
+/* Whether the log has room for the call; if not, the keeper is asked for a checkpoint, which
+ * frees some. */
 static int has_room(const struct keep_call *call)
 {
     uint64_t need = sizeof(struct keep_entry) + 8 + LOG_RESERVE;
@@ -383,7 +391,8 @@ static int answered(struct keep_call *call, long *ret)
     return keep_both->mode == KEEP_TAIL && answer_from_tail(call, ret);
 }
 
-/* A handler that ran at the end of this call runs there again, and those that have come meanwhile now. */
+/* A handler that ran at the end of this call runs there again, and those that have come
+ * meanwhile now. */
 static void deliver_after(void)
 {
     if (keep_both->mode != KEEP_REPLAY) {
@@ -409,7 +418,8 @@ static void enter(void)
     deliver_before();
 }
 
-/* The call's entry is in the log: a signal that was deferred comes. `busy` is lowered last: no checkpoint has a deferred one. */
+/* The call's entry is in the log: a signal that was deferred comes. `busy` is lowered last: no
+ * checkpoint has a deferred one. */
 static void leave(void)
 {
     ORDER();
@@ -501,7 +511,8 @@ static uint64_t now_ms(void)
     return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
 }
 
-/* The call, made until it is done: a checkpoint interrupts it, and then only the rest of its time is left. */
+/* The call, made until it is done: a checkpoint interrupts it, and then only the rest of its
+ * time is left. */
 static long made(struct keep_call *call, uint64_t deadline)
 {
     for (;;) {
@@ -548,7 +559,8 @@ static long logged(struct keep_call *call)
             do
                 ret = made(call, again ? deadline : 0);
             while (ret == KEEP_AGAIN && (again = 1) && !keep_is_logging());
-            /* Logging may have begun while this one waited: then it is logged like any other. A replay may begin here too. */
+            /* Logging may have begun while this one waited: then it is logged like any other. A
+             * replay may begin here too. */
             if (ret == KEEP_AGAIN)
                 continue;
             if (keep_is_logging() && (keep_both->mode == KEEP_REPLAY || has_room(call))) {

@@ -14,7 +14,8 @@
 /* Kinds of calls in the log. */
 enum { LOCK = KEEP_PEEK + 500, TRY, UNLOCK, CONSISTENT };
 
-/* A signal that is deferred, and a checkpoint, wait for this at most while the lock is waited for. */
+/* A signal that is deferred, and a checkpoint, wait for this at most while the lock is waited
+ * for. */
 #define STEP_NS 100000000
 
 static int is_shared(const pthread_mutex_t *mutex)
@@ -69,7 +70,8 @@ static int lock(pthread_mutex_t *mutex)
         until.tv_nsec += STEP_NS;
         until.tv_sec += until.tv_nsec / 1000000000;
         until.tv_nsec %= 1000000000;
-        /* Also while nothing is logged yet: a checkpoint in the middle of libc's call could not be gone back to. */
+        /* Also while nothing is logged yet: a checkpoint in the middle of libc's call could not
+         * be gone back to. */
         int is_logged = keep_news->busy != 0;
         keep_news->busy += !is_logged;
         ret = timed(mutex, &until);

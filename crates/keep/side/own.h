@@ -77,17 +77,20 @@ extern long keep_log_call(struct keep_call *call) HIDDEN;
 extern int keep_matches(const struct keep_call *call, const volatile struct keep_rule *rule) HIDDEN;
 /* Locks of this kind (KEEP_LOCK_...) were taken, or released: then `taken` is negative. */
 extern void keep_note_lock(uint32_t kind, int taken) HIDDEN;
-/* A mutex between processes is about to be locked: 1 if a request begins there; then keep_lock_begun follows. */
+/* A mutex between processes is about to be locked: 1 if a request begins there; then
+ * keep_lock_begun follows. */
 extern int keep_lock_begins(void) HIDDEN;
 extern void keep_lock_begun(int is_taken) HIDDEN;
 /* This process has waited for no request yet: it was forked just now. */
 extern void keep_no_request(void) HIDDEN;
 /* Waits, bounded, until the keeper asks for something else than `asked`. */
 extern void keep_park(uint32_t asked) HIDDEN;
-/* Begins a call that is not a system call (a fork, a clock): 1 when `*ret` is its answer from the log. Else make it and end with keep_end. */
+/* Begins a call that is not a system call (a fork, a clock): 1 when `*ret` is its answer from
+ * the log. Else make it and end with keep_end. */
 extern int keep_begin(struct keep_call *call, long *ret) HIDDEN;
 extern void keep_end(struct keep_call *call, long ret) HIDDEN;
-/* Reads the clock and logs it, if the program is being recorded and nothing else is to be done; else 0, and nothing was done. */
+/* Reads the clock and logs it, if the program is being recorded and nothing else is to be done;
+ * else 0, and nothing was done. */
 extern int keep_record_clock(clockid_t clock, struct timespec *to) HIDDEN;
 /* In place of keep_end: the call was not made after all. */
 extern void keep_cancel(void) HIDDEN;
@@ -96,7 +99,8 @@ extern uint64_t keep_hash(uint64_t hash, const void *at, size_t bytes) HIDDEN;
 /* Whether calls of this thread are logged, or answered from the log. */
 extern int keep_is_logging(void) HIDDEN;
 
-/* Signals that the program handles, in a log: see deliver.c. The queue lies in the shared memory; 1 in a thread for which one has come. */
+/* Signals that the program handles, in a log: see deliver.c. The queue lies in the shared
+ * memory; 1 in a thread for which one has come. */
 extern struct keep_signals *keep_signals HIDDEN;
 extern __thread int keep_signals_wait HIDDEN __attribute__((tls_model("initial-exec")));
 /* The process that the log is of. */
@@ -114,9 +118,11 @@ extern int keep_keeper_lives(void) HIDDEN;
 extern void keep_ring(void) HIDDEN;
 /* Forgets the keeper: this process is not kept (a child of fork). */
 extern void keep_forget(void) HIDDEN;
-/* Notes how the keeper has named the library and the shared memory, for programs that this one executes. */
+/* Notes how the keeper has named the library and the shared memory, for programs that this one
+ * executes. */
 extern void keep_note_names(const char *preload, const char *shared) HIDDEN;
-/* Reports that a replay has left the log's order, and waits for the keeper. Returns if the program shall continue all the same. */
+/* Reports that a replay has left the log's order, and waits for the keeper. Returns if the
+ * program shall continue all the same. */
 extern void keep_report_divergence(void) HIDDEN;
 /* Puts our handlers for fatal signals in place, and takes them away again. */
 extern void keep_arm(void) HIDDEN;

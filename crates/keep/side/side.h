@@ -1,13 +1,15 @@
 /* The memory that the program and its keeper share, as the program's side sees it. crates/keep/src/layout.rs has the same
  * structures; a test compares sizes and offsets.
  *
- * Nothing here is ever rolled back. The keeper trusts nothing that the program can write: it reads a word once, checks it
- * against what it counts itself, and follows no position that it has not checked.
+ * Nothing here is ever rolled back. The keeper trusts nothing that the program can write: it reads
+ * a word once, checks it against what it counts itself, and follows no position that it has not
+ * checked.
  *
  * Invariants, while the program is not stopped by the keeper:
  *   oldest <= cursor <= head <= oldest + log_bytes      (positions only grow; a position modulo log_bytes is an offset)
  *   an entry at position p is whole when p < head
- *   busy > 0 exactly while the serving thread is between the start of a logged call and the end of its log entry
+ *   busy > 0 exactly while the serving thread is between the start of a logged call and the end of
+ *   its log entry
  */
 #pragma once
 #include <stdint.h>
@@ -17,7 +19,8 @@ enum {
     KEEP_VERSION = 1,
 };
 
-/* The logged calls' result that stands for "this call was interrupted by the keeper: ask again". No error of the kernel. */
+/* The logged calls' result that stands for "this call was interrupted by the keeper: ask again".
+ * No error of the kernel. */
 #define KEEP_AGAIN (-1000)
 
 /* Stands for "a handler of the program is to run first". No error of the kernel. */
@@ -90,7 +93,8 @@ enum {
 
 #define KEEP_REGS 17
 
-/* Stacks for signals, in the shared memory one after the other: the first thread's, then those of threads that are made. */
+/* Stacks for signals, in the shared memory one after the other: the first thread's, then those
+ * of threads that are made. */
 #define KEEP_MAIN_STACK (256u << 10)
 #define KEEP_THREAD_STACK (32u << 10)
 #define KEEP_THREAD_STACKS 512
@@ -206,11 +210,13 @@ struct keep_entry {
     uint64_t jump;  /* not 0: history goes on at this position, instead of here */
 };
 
-/* Entries of signals, whose handler ran before the call that follows, or after the one before. `fd` is the signal. */
+/* Entries of signals, whose handler ran before the call that follows, or after the one before.
+ * `fd` is the signal. */
 #define KEEP_SIGNAL 2000u
 #define KEEP_SIGNAL_AFTER 2001u
 
-/* Signals of the serving thread whose handlers have not run yet. In page 1, from KEEP_SIGNALS_AT on; the keeper does not read it. */
+/* Signals of the serving thread whose handlers have not run yet. In page 1, from KEEP_SIGNALS_AT
+ * on; the keeper does not read it. */
 #define KEEP_SIGNALS 12
 #define KEEP_SIGNALS_AT 2048
 struct keep_signals {

@@ -1,4 +1,5 @@
-/* Finds the shared memory that ORBIT_KEEP names and sets the library up, in the process the keeper started and in no other. */
+/* Finds the shared memory that ORBIT_KEEP names and sets the library up, in the process the
+ * keeper started and in no other. */
 #include "own.h"
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -93,7 +94,8 @@ static void begin(void)
     keep_ring();
 }
 
-/* A child of fork gets memory of its own from the keeper: the descriptor is chosen before the fork, for its parent's memory is not in it. */
+/* A child of fork gets memory of its own from the keeper: the descriptor is chosen before the
+ * fork, for its parent's memory is not in it. */
 #define FORK_STEPS 100 /* of 10 ms, that a fork waits for the keeper */
 static __thread uint32_t spare, spare_of __attribute__((tls_model("initial-exec")));
 

@@ -50,11 +50,14 @@ pub struct Args {
     /// Memory for pages of checkpoints; the oldest goes first
     #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = size)]
     memory: u64,
-    /// Ways of recovery that may be used, in this order: newest, older, environment (allocations padded and zeroed, frees delayed), drop
+    /// Ways of recovery that may be used, in this order: newest, older, environment (allocations
+    /// padded and zeroed, frees delayed), drop
     #[arg(long, value_name = "RUNGS", default_value = "newest,older,environment,drop", value_delimiter = ',', value_parser = rung)]
     ladder: Vec<Rung>,
-    /// Request mode: one checkpoint, where the program first waits for a request, and the log of one request; what a process holds beyond that is lost with
-    /// a crash. RULES: where it waits, one or more of accept, poll, select, epoll; or a file that names the moments of a request, ending in .toml
+    /// Request mode: one checkpoint, where the program first waits for a request, and the log of
+    /// one request; what a process holds beyond that is lost with a crash. RULES: where it waits,
+    /// one or more of accept, poll, select, epoll; or a file that names the moments of a request,
+    /// ending in .toml
     #[arg(long, value_name = "RULES", requires = "log", num_args = 0..=1, default_missing_value = "accept", value_parser = Rules::of)]
     requests: Option<Rules>,
     /// Keep the children that the program forks as well, each by itself
@@ -63,7 +66,8 @@ pub struct Args {
     /// Never run the program's own handlers for fatal signals before a recovery
     #[arg(long, conflicts_with = "handlers_first")]
     skip_handlers: bool,
-    /// Run the program's own handlers for fatal signals before each recovery, also those that only report and die
+    /// Run the program's own handlers for fatal signals before each recovery, also those that only
+    /// report and die
     #[arg(long)]
     handlers_first: bool,
     /// Append what happens to this file, a line of JSON each; - is stdout

@@ -1,8 +1,8 @@
-//! Work in a second thread while the tracer works in a stopped program: what can be read from outside needs no tracer, and a second processor is
-//! often free then.
+//! Work in a second thread while the tracer works in a stopped program: what can be read from
+//! outside needs no tracer, and a second processor is often free then.
 //!
-//! The thread is made before the program stops. If it has not begun when its result is needed, the caller does the work itself: on a loaded machine
-//! the pause does not wait for it.
+//! The thread is made before the program stops. If it has not begun when its result is needed, the
+//! caller does the work itself: on a loaded machine the pause does not wait for it.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
@@ -50,7 +50,8 @@ impl<T: Send> Beside<'_, T> {
         *state = State::Off;
     }
 
-    /// Returns what the work has returned since [`Beside::start`]; does it here if the thread has not begun.
+    /// Returns what the work has returned since [`Beside::start`]; does it here if the thread has
+    /// not begun.
     pub fn result(&self) -> T {
         let mut state = self.lock();
         while matches!(*state, State::Begun) {

@@ -1,4 +1,5 @@
-//! A checkpoint of a stopped program: what was written since the last one, its threads, its mappings, its open files.
+//! A checkpoint of a stopped program: what was written since the last one, its threads, its
+//! mappings, its open files.
 
 use crate::error::Error;
 use crate::files::FileState;
@@ -29,7 +30,8 @@ const TABLE_BYTES: u64 = 2 << 20;
 /// Pages of a running program that are copied at a time.
 const AHEAD: usize = 256;
 
-/// The tracking of one program's writes. It belongs to its address space: after an exec there is a new one.
+/// The tracking of one program's writes. It belongs to its address space: after an exec there is a
+/// new one.
 pub(crate) struct Tracker {
     uffd: Uffd,
     pagemap: Pagemap,
@@ -71,8 +73,8 @@ impl Tracker {
         })
     }
 
-    /// Memory for many calls in the program, made with the first use, at a checkpoint: every checkpoint has it mapped. Made again if the program has
-    /// unmapped it.
+    /// Memory for many calls in the program, made with the first use, at a checkpoint: every
+    /// checkpoint has it mapped. Made again if the program has unmapped it.
     pub fn batch(&self, stopped: &mut Stopped<'_>) -> Result<MutexGuard<'_, Option<Batch>>, Error> {
         let mappings = stopped.mappings()?;
         let is_there = self.has_batch_in(&mappings);
@@ -94,7 +96,8 @@ impl Tracker {
         batch.as_ref().is_some_and(|batch| batch.is_mapped(mappings))
     }
 
-    /// Pages of the mapping that were written, protected again if `protect`. Pages are protected before they are copied, so no write is lost.
+    /// Pages of the mapping that were written, protected again if `protect`. Pages are protected
+    /// before they are copied, so no write is lost.
     pub fn scan(&self, entry: &Entry, protect: bool) -> Result<Scan, Error> {
         let (start, end) = (entry.start as usize, entry.end as usize);
         let mut ranges = Vec::new();
@@ -105,14 +108,15 @@ impl Tracker {
         }
         self.uffd.register_wp_unchecked(start, end - start).map_err(Error::io("tracking the program's memory"))?;
         ranges.clear();
-        // Of a private mapping of a file only what the program has written itself is not in the file.
+        // Of a private mapping of a file only what the program has written itself is not in the
+        // file.
         self.pagemap.scan_anonymous(start, end, &mut ranges).map_err(Error::io("scanning the program's memory"))?;
         self.protect(entry)?;
         Ok(Scan::Fresh(addresses(&ranges)))
     }
 
-    /// Pages of the mapping that were written, protected again; nothing where it is not tracked. The program may run: what it writes meanwhile is found by
-    /// the next scan.
+    /// Pages of the mapping that were written, protected again; nothing where it is not tracked.
+    /// The program may run: what it writes meanwhile is found by the next scan.
     pub fn scan_running(&self, entry: &Entry) -> Vec<u64> {
         let mut ranges = Vec::new();
         // Also where it fails half-way, those found are protected and belong to the result.
@@ -131,7 +135,8 @@ impl Tracker {
         scanned.is_ok() && !ranges.is_empty()
     }
 
-    /// Copies pages of the running program; gives back to `pool` those for addresses that are not mapped any more.
+    /// Copies pages of the running program; gives back to `pool` those for addresses that are not
+    /// mapped any more.
     pub fn read_running(&self, addresses: Vec<u64>, pool: &mut Pool) -> Vec<(u64, Box<Bytes>)> {
         let mut pages = pool.take(addresses.len());
         let mut copied = Vec::with_capacity(addresses.len());
@@ -212,7 +217,8 @@ pub(crate) struct Memory {
     pub mappings: Vec<Entry>,
     /// Pages that changed since the last checkpoint: see [`Tracker::collect`].
     pub copied: Copied,
-    /// Ranges about which the image knows nothing any more: all of it that is not in `pages` is gone.
+    /// Ranges about which the image knows nothing any more: all of it that is not in `pages` is
+    /// gone.
     pub anew: Vec<(u64, u64)>,
 }
 
@@ -298,8 +304,8 @@ fn gaps(kept: &[&Entry]) -> Vec<(u64, u64)> {
     gaps
 }
 
-/// Registers and masks of all threads. `logged`: the thread whose calls are logged, the address after its system call instruction, and what makes it
-/// ask the log again.
+/// Registers and masks of all threads. `logged`: the thread whose calls are logged, the address
+/// after its system call instruction, and what makes it ask the log again.
 pub(crate) fn threads(stopped: &mut Stopped<'_>, logged: Option<(i32, u64, u64)>) -> Result<Vec<ThreadState>, Error> {
     let mut threads = Vec::new();
     for tid in stopped.tids() {
@@ -328,7 +334,8 @@ pub(crate) fn threads(stopped: &mut Stopped<'_>, logged: Option<(i32, u64, u64)>
     Ok(threads)
 }
 
-/// Where glibc keeps a thread's id, from its thread pointer on. It has the kernel clear that word when the thread ends.
+/// Where glibc keeps a thread's id, from its thread pointer on. It has the kernel clear that word
+/// when the thread ends.
 const GLIBC_TID: u64 = 0x2d0;
 
 /// The address of that word; 0 if the id is not there, as with another libc.
@@ -344,7 +351,8 @@ fn cleared_at_end(stopped: &Stopped<'_>, tid: i32, thread_pointer: u64) -> u64 {
 /// Where a program without a log is at a checkpoint: what the kernel holds of it.
 pub(crate) struct Kernel<'a> {
     pub batch: &'a mut Batch,
-    /// How often the program's side has seen a stack for signals being set; `None`: it has no such side.
+    /// How often the program's side has seen a stack for signals being set; `None`: it has no such
+    /// side.
     pub stacks: Option<u32>,
     /// What can be read from outside.
     pub outside: Outside,

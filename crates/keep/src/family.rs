@@ -1,6 +1,7 @@
 //! The children of a kept program: each is kept by itself, by a thread of its own in the keeper.
 //!
-//! Memory for a child is made before it is needed: its parent takes a spare right before the fork, the child maps it as its first act.
+//! Memory for a child is made before it is needed: its parent takes a spare right before the fork,
+//! the child maps it as its first act.
 
 use crate::arguments::Settings;
 use crate::error::Error;
@@ -69,7 +70,8 @@ impl Family {
     }
 }
 
-/// Memory for a child. Its parent may have left request mode, as one that serves nothing itself; the child has not.
+/// Memory for a child. Its parent may have left request mode, as one that serves nothing itself;
+/// the child has not.
 fn spare(shared: &Shared, settings: &Settings) -> std::io::Result<Shared> {
     let child = shared.for_child()?;
     if let Some(rules) = &settings.rules {

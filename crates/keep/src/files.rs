@@ -1,8 +1,9 @@
 //! The descriptors of a program: which files they are, and putting that back.
 //!
-//! A descriptor opened since is closed, one closed since is opened again: from a duplicate that the keeper holds, from another descriptor of the
-//! same open file, or by its path. The keeper holds no pipe, socket, terminal or file open for writing: the other end would not see that the
-//! program has closed it, and a file open for writing cannot be executed.
+//! A descriptor opened since is closed, one closed since is opened again: from a duplicate that the
+//! keeper holds, from another descriptor of the same open file, or by its path. The keeper holds no
+//! pipe, socket, terminal or file open for writing: the other end would not see that the program
+//! has closed it, and a file open for writing cannot be executed.
 
 use crate::error::Error;
 use crate::open_state::{Detail, Lock, parse};
@@ -223,12 +224,14 @@ pub(crate) fn restore(
     for some in calls.chunks(512) {
         batch.run(stopped, some)?;
     }
-    // As they are after the table is right again: a lock goes with any descriptor of its file that is closed.
+    // As they are after the table is right again: a lock goes with any descriptor of its file that
+    // is closed.
     let now = if is_changed { all(stopped.process(), false, &[]) } else { now };
     states(stopped, batch, &kept, &now, done)
 }
 
-/// The file of a descriptor that is not there any more: ours if we hold it, else opened by its path.
+/// The file of a descriptor that is not there any more: ours if we hold it, else opened by its
+/// path.
 fn reopened(was: &FileState, then: &[FileState], pid: i32) -> Option<OwnedFd> {
     if let Some(held) = then.iter().find(|other| other.fd == was.first).and_then(|first| first.held.as_ref()) {
         return held.try_clone().ok();

@@ -1,7 +1,8 @@
-//! The keeper of one program: when a checkpoint is taken, what is done at a crash, what is reported.
+//! The keeper of one program: when a checkpoint is taken, what is done at a crash, what is
+//! reported.
 //!
-//! The program runs untraced. The keeper sleeps until a checkpoint is due, the program rings (a crash, a full log, the end of a replay), a signal comes, or
-//! the program exits.
+//! The program runs untraced. The keeper sleeps until a checkpoint is due, the program rings (a
+//! crash, a full log, the end of a replay), a signal comes, or the program exits.
 
 mod hang;
 
@@ -30,7 +31,8 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long a program may take to reach a safe point once it was asked; then the checkpoint is put off.
+/// How long a program may take to reach a safe point once it was asked; then the checkpoint is put
+/// off.
 const SAFE_POINT_LIMIT: Duration = Duration::from_millis(30);
 /// How long the serving thread may take to a safe point after another thread has crashed.
 const PUT_BACK_LIMIT: Duration = Duration::from_secs(2);
@@ -46,7 +48,8 @@ const CHANGED_AFTER: Duration = Duration::from_secs(1);
 const FOR_LIFE: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How often it is tried to take the first checkpoint.
 const BEGIN_STEP: Duration = Duration::from_millis(50);
-/// How long the start of a program whose calls are logged may take: then the first checkpoint is taken anyway.
+/// How long the start of a program whose calls are logged may take: then the first checkpoint is
+/// taken anyway.
 const START_LIMIT: Duration = Duration::from_secs(10);
 /// How long a program may take to load the library of its side.
 const LOAD_LIMIT: Duration = Duration::from_secs(20);
@@ -58,7 +61,8 @@ const PUBLISH_STEP: Duration = Duration::from_millis(200);
 /// What starting the bell is called where it fails.
 const BELL: &str = "making the thread that waits for the program";
 
-/// What was put back, how long the program stood still for it, the age of the checkpoint, and what was lost.
+/// What was put back, how long the program stood still for it, the age of the checkpoint, and what
+/// was lost.
 type Recovered = Result<(Restored, Duration, Duration, String), Error>;
 
 /// A recovery that is being replayed.
@@ -298,7 +302,8 @@ impl Keeper {
             if !is_known && self.started.elapsed() > LOAD_LIMIT {
                 is_known = true;
                 self.reporter.warn(
-                    "it is not kept: it has not loaded the library of its side; is it linked statically, set-user-ID, or started by a script?",
+                    "it is not kept: it has not loaded the library of its side; is it linked statically, set-user-ID, \
+                     or started by a script?",
                 );
             }
         }
@@ -322,8 +327,8 @@ impl Keeper {
         !is_first
     }
 
-    /// After a recovery: from when a checkpoint may come, and when one is due. Soon, since until then each further crash has to replay more; but in
-    /// request mode there is one for life.
+    /// After a recovery: from when a checkpoint may come, and when one is due. Soon, since until
+    /// then each further crash has to replay more; but in request mode there is one for life.
     fn soon(&self, due: Instant) -> (Instant, Instant) {
         let settled = Instant::now() + SETTLED.min(self.interval);
         let due = if self.shared.has_moments() { due } else { due.clamp(settled, settled + AFTER_RECOVERY) };
@@ -353,7 +358,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Whether the first checkpoint may be taken. The start of a server is not logged well: it reads its settings by stdio.
+    /// Whether the first checkpoint may be taken. The start of a server is not logged well: it
+    /// reads its settings by stdio.
     fn has_begun(&self) -> bool {
         let since = self.started.elapsed();
         if self.shared.has_moments() {
@@ -387,8 +393,8 @@ impl Keeper {
         }
     }
 
-    /// Whether another checkpoint would save nothing: no call was logged since the newest one. It waits, or it hangs, and then a checkpoint inside
-    /// the hang would be of no use.
+    /// Whether another checkpoint would save nothing: no call was logged since the newest one. It
+    /// waits, or it hangs, and then a checkpoint inside the hang would be of no use.
     fn is_superfluous(&self) -> bool {
         self.shared.has_log()
             && self.shared.is_logging()
@@ -396,7 +402,8 @@ impl Keeper {
             && self.shared.log_used_since(self.kept.newest_log()) == 0
     }
 
-    /// Whether a replay from the newest checkpoint would be so long that an early one pays; whatever it costs when the log gets full.
+    /// Whether a replay from the newest checkpoint would be so long that an early one pays;
+    /// whatever it costs when the log gets full.
     fn is_worth_a_checkpoint(&self) -> bool {
         let used = self.shared.log_used_since(self.kept.newest_log());
         used > self.shared.log_bytes() / 4 || (used > early::LEAST_REPLAYED && self.early.may(Instant::now()))
@@ -489,7 +496,8 @@ impl Keeper {
         self.publish();
     }
 
-    /// Takes a step of the ladder. If a thread has crashed that does not serve, the serving one is brought to a safe point before.
+    /// Takes a step of the ladder. If a thread has crashed that does not serve, the serving one is
+    /// brought to a safe point before.
     fn put_back(&mut self, crash: &CrashReport, step: Step) -> Result<(Restored, Duration), Error> {
         let done = self.try_put_back(crash, step)?;
         done.ok_or_else(|| Error::Unkept("the serving thread has not come to a safe point".into()))
@@ -511,7 +519,8 @@ impl Keeper {
         }
     }
 
-    /// A replay has left the log's order: another checkpoint may be a better one. An input is not dropped for that.
+    /// A replay has left the log's order: another checkpoint may be a better one. An input is not
+    /// dropped for that.
     fn diverged(&mut self, crash: &CrashReport, since: Instant) {
         let counts = self.shared.replay_counts();
         let [asked, logged] = self.shared.divergence();

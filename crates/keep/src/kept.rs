@@ -200,7 +200,8 @@ impl Kept {
             Ok(Ok(taken)) => taken,
             Ok(Err(not)) => return Ok(not),
             Err(error) => {
-                // Pages that were found written do not count as written any more, and are in no checkpoint: the next is full.
+                // Pages that were found written do not count as written any more, and are in no
+                // checkpoint: the next is full.
                 if is_scanned {
                     self.begin_anew(image);
                 }
@@ -260,8 +261,9 @@ impl Kept {
         }
     }
 
-    /// Takes a step of the ladder; returns what was done, and how long the program stood still for it. `None` if a logged call was under way in
-    /// the serving thread, and it is not there that it has crashed: nothing was done.
+    /// Takes a step of the ladder; returns what was done, and how long the program stood still for
+    /// it. `None` if a logged call was under way in the serving thread, and it is not there that it
+    /// has crashed: nothing was done.
     pub fn recover(
         &mut self,
         shared: &Shared,
@@ -310,7 +312,8 @@ impl Kept {
     }
 }
 
-/// Where a replay from this checkpoint begins. In request mode the program's state does not depend on earlier requests: at the one that it serves.
+/// Where a replay from this checkpoint begins. In request mode the program's state does not depend
+/// on earlier requests: at the one that it serves.
 fn start(checkpoint: &Checkpoint<State>, shared: &Shared) -> u64 {
     match (shared.has_moments(), shared.is_between()) {
         (true, true) => checkpoint.state.log.head.max(shared.log_head()),
@@ -319,7 +322,8 @@ fn start(checkpoint: &Checkpoint<State>, shared: &Shared) -> u64 {
     }
 }
 
-/// Whether nothing is under way: the serving thread is outside of logged calls, or waits in one that has not begun to do anything.
+/// Whether nothing is under way: the serving thread is outside of logged calls, or waits in one
+/// that has not begun to do anything.
 fn is_safe(stopped: &mut Stopped<'_>, shared: &Shared) -> bool {
     match shared.busy() {
         0 => true,

@@ -1,14 +1,16 @@
-//! The memory that a kept program and its keeper share, as the keeper sees it; `side/side.h` is the program's view of the same bytes.
+//! The memory that a kept program and its keeper share, as the keeper sees it; `side/side.h` is the
+//! program's view of the same bytes.
 //!
-//! Each structure has one writer, named at its head. The keeper trusts nothing that the program writes: [`crate::shared`] reads each word once
-//! and checks it.
+//! Each structure has one writer, named at its head. The keeper trusts nothing that the program
+//! writes: [`crate::shared`] reads each word once and checks it.
 
 use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 /// "KEEP".
 pub(crate) const MAGIC: u32 = 0x5045_454b;
 pub(crate) const VERSION: u32 = 1;
-/// What an interrupted logged call answers in the program: ask the log again. No error of the kernel.
+/// What an interrupted logged call answers in the program: ask the log again. No error of the
+/// kernel.
 pub(crate) const AGAIN: i64 = -1000;
 /// No position of the log.
 pub(crate) const NOWHERE: u64 = u64::MAX;
@@ -25,7 +27,8 @@ pub(crate) enum Mode {
     Record = 1,
     /// Calls are answered from the log in its order.
     Replay = 2,
-    // 3, which only the program sets: calls that the log still holds for the same descriptor are answered from it, others are made.
+    // 3, which only the program sets: calls that the log still holds for the same descriptor are
+    // answered from it, others are made.
 }
 
 /// State of [`Crash::state`].
@@ -218,7 +221,8 @@ pub(crate) struct Both {
     pub crash: Crash,
 }
 
-/// What a thread that would die says of its crash. Written by it, but for [`CrashState::GiveUp`] and the reset.
+/// What a thread that would die says of its crash. Written by it, but for [`CrashState::GiveUp`]
+/// and the reset.
 #[repr(C)]
 pub(crate) struct Crash {
     /// Futex: a [`CrashState`].
@@ -279,7 +283,8 @@ mod tests {
             ("both", "crash.regs", offset_of!(Both, crash.regs)),
         ];
         let mut text = format!(
-            "#include <stddef.h>\n#include \"{}/side/side.h\"\nint main(void) {{ return !(sizeof(struct keep_orders) == {} && \
+            "#include <stddef.h>\n#include \"{}/side/side.h\"\nint main(void) \
+             {{ return !(sizeof(struct keep_orders) == {} && \
              sizeof(struct keep_news) == {} && sizeof(struct keep_both) == {}",
             env!("CARGO_MANIFEST_DIR"),
             size_of::<Orders>(),

@@ -1,6 +1,8 @@
-//! Keep: an unmodified program that is about to die of a signal is put back in place, and continues.
+//! Keep: an unmodified program that is about to die of a signal is put back in place, and
+//! continues.
 //!
-//! This is the Transparent Application Checkpoint of the RMK paper (section 6) and its crash recovery (Table 1), with a log of calls for request servers.
+//! This is the Transparent Application Checkpoint of the RMK paper (section 6) and its crash
+//! recovery (Table 1), with a log of calls for request servers.
 //!
 //! | file | idea |
 //! |---|---|
@@ -82,7 +84,8 @@ pub const NOT_BEGUN: u8 = 125;
 /// Runs the subcommand; blocks until the program has exited.
 ///
 /// # Errors
-/// Never: what fails before the program runs is said on stderr, and the status is [`NOT_BEGUN`], 126 or 127.
+/// Never: what fails before the program runs is said on stderr, and the status is [`NOT_BEGUN`],
+/// 126 or 127.
 pub fn run(args: &Args) -> Done {
     if args.status {
         return status::print(args.json);

@@ -1,7 +1,8 @@
 //! A rollback of a stopped program: mappings, then memory, then threads.
 //!
-//! The thread that crashed is the last to get its registers: if the keeper is killed before that, this thread is still in the handler, sees that
-//! the keeper is gone, and the program dies of its own crash.
+//! The thread that crashed is the last to get its registers: if the keeper is killed before that,
+//! this thread is still in the handler, sees that the keeper is gone, and the program dies of its
+//! own crash.
 
 use crate::beside::Beside;
 use crate::capture::{Scan, Tracker};
@@ -22,7 +23,8 @@ use std::fs::File;
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 
-/// Ranges up to this many are dropped by calls in the program; with more, pages of zeros are written.
+/// Ranges up to this many are dropped by calls in the program; with more, pages of zeros are
+/// written.
 const DROPPED_BY_CALLS: usize = 64;
 const ZEROS: Bytes = [0; PAGE as usize];
 
@@ -168,7 +170,8 @@ fn drop_pages(stopped: &mut Stopped<'_>, tracker: &Tracker, kept: &[Entry], page
     Ok(())
 }
 
-/// A thread that began to live since registers for restartable sequences again, which fails if it is registered.
+/// A thread that began to live since registers for restartable sequences again, which fails if it
+/// is registered.
 fn sequences(stopped: &mut Stopped<'_>, was: &ThreadState) -> Result<(), Error> {
     const UNREGISTER: u64 = 1;
     let mut thread = stopped.thread(was.tid)?;
@@ -198,15 +201,17 @@ fn make(stopped: &mut Stopped<'_>, was: &ThreadState) -> Result<(), Error> {
     };
     stopped.make_thread(&new).map_err(|error| match error {
         graft::Error::Call { errno: libc::EPERM, .. } => Error::Unkept(format!(
-            "thread {} ({}) has ended since the checkpoint; making it again with its number needs CAP_CHECKPOINT_RESTORE in the program",
+            "thread {} ({}) has ended since the checkpoint; making it again with its number needs \
+             CAP_CHECKPOINT_RESTORE in the program",
             was.tid, was.name
         )),
         error => error.into(),
     })
 }
 
-/// Stack for signals, schedule, name, list of robust mutexes of a thread, and signals that wait for it, as far as they differ. To be done once it has its
-/// registers: the kernel changes no stack that the thread stands on.
+/// Stack for signals, schedule, name, list of robust mutexes of a thread, and signals that wait for
+/// it, as far as they differ. To be done once it has its registers: the kernel changes no stack
+/// that the thread stands on.
 fn thread_objects(
     stopped: &mut Stopped<'_>,
     batch: &Batch,
@@ -260,7 +265,8 @@ pub(crate) struct Last<F> {
     pub work: F,
 }
 
-/// Rolls back to the newest checkpoint of `history`. `differ`: pages that newer checkpoints, forgotten now, had otherwise. `outside`: without a log.
+/// Rolls back to the newest checkpoint of `history`. `differ`: pages that newer checkpoints,
+/// forgotten now, had otherwise. `outside`: without a log.
 pub(crate) fn all(
     stopped: &mut Stopped<'_>,
     tracker: &Tracker,
@@ -282,7 +288,8 @@ pub(crate) fn all(
     }
     mappings(stopped, &state.mappings, &mut done)?;
     let mut batch = if state.objects.is_some() { Some(tracker.batch(stopped)?) } else { None };
-    // Mappings and the batch were made with descriptors of the program: from here on they are its own.
+    // Mappings and the batch were made with descriptors of the program: from here on they are its
+    // own.
     outside.into_iter().for_each(Beside::start);
     memory(stopped, tracker, history, differ, &mut done)?;
     if let (Some(Some(batch)), Some(objects), Some(outside)) =

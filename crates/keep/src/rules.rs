@@ -160,7 +160,8 @@ fn build(file: &File) -> Result<Rules, Mistake> {
     rules.reply = optional("reply", &file.reply, &[&WRITES])?;
     rules.ends = optional("ends", &file.ends, &[&CLOSES, &WRITES])?;
     if rules.begins.calls & (!WAITS_MASK | LOCK) != 0 && rules.ends.calls == 0 {
-        let what = "a request that begins with reading or a lock may have several of them: [ends] must name the call after which the next one begins a new request";
+        let what = "a request that begins with reading or a lock may have several of them: [ends] must name the call \
+            after which the next one begins a new request";
         return Err(Mistake { at: begins.calls.span().start, key: "begins.calls".into(), what: what.into() });
     }
     if let Some(name) = &file.processes {

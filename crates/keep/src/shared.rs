@@ -1,4 +1,5 @@
-//! The shared memory of a kept program: made here, mapped by both. Every value that the program writes is read once and checked here.
+//! The shared memory of a kept program: made here, mapped by both. Every value that the program
+//! writes is read once and checked here.
 
 use crate::error::Error;
 use crate::layout::{AGAIN, Both, CrashState, Handlers, MAGIC, Mode, NOWHERE, News, Orders, PAGE, Rule, VERSION};
@@ -12,18 +13,21 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::SeqCst;
 
-/// Stack of the first thread for signals; it lies in the shared memory, so that a rollback does not touch it.
+/// Stack of the first thread for signals; it lies in the shared memory, so that a rollback does not
+/// touch it.
 pub(crate) const MAIN_STACK_BYTES: usize = 256 << 10;
 /// All stacks for signals: 512 threads have one of 32 KiB, see `side/side.h`.
 pub(crate) const STACK_BYTES: usize = MAIN_STACK_BYTES + 512 * (32 << 10);
 /// Size of an entry's head, see `struct keep_entry`.
 const ENTRY_BYTES: u64 = 40;
-/// Bytes of the log whose memory is made before the program comes there: more than it fills while the keeper sleeps.
+/// Bytes of the log whose memory is made before the program comes there: more than it fills while
+/// the keeper sleeps.
 const AHEAD: u64 = 4 << 20;
 /// And how much of it at least.
 const LEAST_PREPARED: u64 = 256 << 10;
 
-/// A crash as its thread reported it. Nothing of it is checked but that the position lies in the log.
+/// A crash as its thread reported it. Nothing of it is checked but that the position lies in the
+/// log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CrashReport {
     pub signal: i32,
@@ -172,7 +176,8 @@ impl Shared {
     }
 
     pub fn orders(&self) -> &Orders {
-        // SAFETY: the first page of a live shared mapping, which starts on a page; atomics allow other writers.
+        // SAFETY: the first page of a live shared mapping, which starts on a page; atomics allow
+        // other writers.
         unsafe { &*self.map.as_ptr().cast() }
     }
 
@@ -190,13 +195,15 @@ impl Shared {
         self.log_bytes != 0
     }
 
-    /// Whether this memory is among a program's mappings: not after it has executed another program.
+    /// Whether this memory is among a program's mappings: not after it has executed another
+    /// program.
     pub fn is_mapped(&self, mappings: &[orbit_linux::maps::Entry]) -> bool {
         let inode = self.file.metadata().map_or(0, |file| file.ino());
         mappings.iter().any(|entry| entry.inode == inode && entry.name.starts_with("/memfd:orbit-keep"))
     }
 
-    /// Programs that have begun in the process: another number than before means that it has executed one.
+    /// Programs that have begun in the process: another number than before means that it has
+    /// executed one.
     pub fn images(&self) -> u32 {
         self.news().images.load(SeqCst)
     }
@@ -231,7 +238,8 @@ impl Shared {
         self.news().serving.load(SeqCst) as i32
     }
 
-    /// How often the program's side has seen a stack for signals being set; `None` if it has no such side.
+    /// How often the program's side has seen a stack for signals being set; `None` if it has no
+    /// such side.
     pub fn stacks(&self) -> Option<u32> {
         (self.news().syscall_ip.load(SeqCst) != 0).then(|| self.news().stacks.load(SeqCst))
     }
@@ -260,7 +268,8 @@ impl Shared {
         futex::wake(&self.orders().ask, i32::MAX);
     }
 
-    /// Thread and stack pointer of a handler of the program for a fatal signal that has not returned.
+    /// Thread and stack pointer of a handler of the program for a fatal signal that has not
+    /// returned.
     pub fn dying(&self) -> Option<(i32, u64)> {
         let news = self.news();
         let sp = news.dying_sp.load(SeqCst);
@@ -316,7 +325,8 @@ impl Shared {
         self.has_moments() && self.news().between.load(SeqCst) == 1
     }
 
-    /// How often the program's side has seen that waits for input fail again and again, and with which error number the last time.
+    /// How often the program's side has seen that waits for input fail again and again, and with
+    /// which error number the last time.
     pub fn failed_waits(&self) -> (u32, i32) {
         let news = self.news();
         (news.failed_waits.load(SeqCst), news.failed_errno.load(SeqCst).wrapping_neg())
@@ -337,7 +347,8 @@ impl Shared {
         (self.news().at_moment.load(SeqCst) == 1, self.news().moment_count.load(SeqCst) != 0)
     }
 
-    /// Where the log stood when the serving thread last came to wait for a request, as far as that makes sense.
+    /// Where the log stood when the serving thread last came to wait for a request, as far as that
+    /// makes sense.
     pub fn moment(&self) -> u64 {
         let (moment, oldest) = (self.news().moment.load(SeqCst), self.orders().oldest.load(SeqCst));
         let head = self.both().head.load(SeqCst);
@@ -356,7 +367,8 @@ impl Shared {
         futex::wake(state, i32::MAX);
     }
 
-    /// The call that left the log's order, and the one that the log has there: number and descriptor.
+    /// The call that left the log's order, and the one that the log has there: number and
+    /// descriptor.
     pub fn divergence(&self) -> [(u32, i32); 2] {
         let news = self.news();
         [
@@ -380,7 +392,8 @@ impl Shared {
         self.mode() == Mode::Replay as u32
     }
 
-    /// What the log holds; the program stands still. Positions that make no sense are an error: the log is of no use then.
+    /// What the log holds; the program stands still. Positions that make no sense are an error: the
+    /// log is of no use then.
     pub fn log_state(&self) -> Result<LogState, Error> {
         let (both, oldest) = (self.both(), self.orders().oldest.load(SeqCst));
         let head = both.head.load(SeqCst);
@@ -388,7 +401,8 @@ impl Shared {
         let busy = self.busy();
         if head < oldest || head - oldest > self.log_bytes || !head.is_multiple_of(8) || busy > 64 {
             return Err(Error::Unkept(format!(
-                "the log ends at {head}, which is not within {} bytes from {oldest} on: the program has written over it",
+                "the log ends at {head}, which is not within {} bytes from {oldest} on: the program has written over \
+                 it",
                 self.log_bytes
             )));
         }
@@ -400,8 +414,8 @@ impl Shared {
         self.both().head.load(SeqCst).saturating_sub(position).min(self.log_bytes)
     }
 
-    /// Has the memory made that the log comes to next in its first round, so that the program does not wait for it to be cleared: as much as it has used
-    /// so far, up to [`AHEAD`].
+    /// Has the memory made that the log comes to next in its first round, so that the program does
+    /// not wait for it to be cleared: as much as it has used so far, up to [`AHEAD`].
     pub fn prepare_log(&self) {
         let Some(whole) = &self.whole else { return };
         // Whatever the program has written there: within the log.
@@ -425,7 +439,8 @@ impl Shared {
         self.log_bytes
     }
 
-    /// Calls are logged from here on; what a replay has left over is forgotten. The program stands still at a safe point.
+    /// Calls are logged from here on; what a replay has left over is forgotten. The program stands
+    /// still at a safe point.
     pub fn record(&self) {
         let both = self.both();
         both.tail_at.store(0, SeqCst);
@@ -438,11 +453,12 @@ impl Shared {
         self.orders().oldest.store(oldest, SeqCst);
     }
 
-    /// How far the program's history reaches at a crash: in a replay to the end of the log, else to where the crash began. Cuts off what the
-    /// program's own crash handlers have logged.
+    /// How far the program's history reaches at a crash: in a replay to the end of the log, else to
+    /// where the crash began. Cuts off what the program's own crash handlers have logged.
     pub fn cut_at_crash(&self, crash: &CrashReport) -> Result<LogState, Error> {
         let mut log = self.log_state()?;
-        // Another thread may have crashed while this one went on: what it did is part of the history.
+        // Another thread may have crashed while this one went on: what it did is part of the
+        // history.
         let is_serving = crash.tid == self.serving();
         if is_serving
             && !self.is_replaying()
@@ -456,8 +472,8 @@ impl Shared {
         Ok(log)
     }
 
-    /// Prepares a replay from a checkpoint, at which the log was `log`, without the input at `drop_at`, after a crash at `known_ip`. The program
-    /// stands still.
+    /// Prepares a replay from a checkpoint, at which the log was `log`, without the input at
+    /// `drop_at`, after a crash at `known_ip`. The program stands still.
     pub fn replay_from(&self, log: &LogState, drop_at: Option<u64>, known_ip: u64) {
         let (orders, both, news) = (self.orders(), self.both(), self.news());
         orders.replay.fetch_add(1, SeqCst);

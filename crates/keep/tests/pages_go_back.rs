@@ -19,7 +19,8 @@ fn compiled(scratch: &Scratch) -> PathBuf {
 /// The rungs newest and older, for crashes at one address.
 const CRASHES: usize = 3;
 
-/// The keeper has memory of its own in the program while that stands still for its first checkpoint.
+/// The keeper has memory of its own in the program while that stands still for its first
+/// checkpoint.
 #[test]
 fn the_first_checkpoint_has_only_mappings_of_the_program() {
     if lacks("cc") || lacks_tracking() {

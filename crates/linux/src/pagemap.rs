@@ -128,9 +128,10 @@ impl Pagemap {
     /// that were swapped out are found too.
     ///
     /// # Errors
-    /// `EPERM` when part of the range is not (or no longer) registered with a [`crate::uffd::Uffd`]: nothing can be said
-    /// about it, take a full copy and register it anew. `ENOTTY` before Linux 6.7. On an error `out` may have grown by
-    /// ranges that are protected already: they count as written.
+    /// `EPERM` when part of the range is not (or no longer) registered with a
+    /// [`crate::uffd::Uffd`]: nothing can be said about it, take a full copy and register it anew.
+    /// `ENOTTY` before Linux 6.7. On an error `out` may have grown by ranges that are protected
+    /// already: they count as written.
     pub fn scan_written(
         &self,
         start: usize,

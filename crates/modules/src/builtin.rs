@@ -30,7 +30,8 @@ pub const ALL: [Builtin; 6] = [
     },
     Builtin {
         name: Tac::NAME,
-        about: "takes a checkpoint of the guarded programs each second (with `recovery`; `orbit keep` has a log as well)",
+        about: "takes a checkpoint of the guarded programs each second (with `recovery`; `orbit keep` has a log as \
+            well)",
         install: |core| core.install::<Tac>(ModuleOptions::default()),
     },
     Builtin {

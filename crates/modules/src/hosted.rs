@@ -1,7 +1,8 @@
-//! A core with its modules by name, as a command holds it: requests from other processes, and the reports of its modules.
+//! A core with its modules by name, as a command holds it: requests from other processes, and the
+//! reports of its modules.
 //!
-//! Promises: only the call that installs a module waits for it; meanwhile reports are read and other requests answered.
-//! Unloading a module kills its process.
+//! Promises: only the call that installs a module waits for it; meanwhile reports are read and
+//! other requests answered. Unloading a module kills its process.
 
 use super::builtin;
 use super::control::{self, Answer, Request};
@@ -46,7 +47,8 @@ impl Hosted {
         self.modules.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Installs a built-in module with its default settings, and guards these programs for it alone. Blocks until it has started.
+    /// Installs a built-in module with its default settings, and guards these programs for it
+    /// alone. Blocks until it has started.
     ///
     /// # Errors
     /// A sentence: no such module, loaded already, a missing pin, a process that cannot be guarded.
@@ -111,7 +113,8 @@ impl Hosted {
         self.lock().iter().find(|entry| entry.name == name).map_or(0, |entry| entry.installed.status().pid)
     }
 
-    /// Returns what the modules reported, and what the core reported about them, since the last call. Does not block.
+    /// Returns what the modules reported, and what the core reported about them, since the last
+    /// call. Does not block.
     pub fn reports(&self) -> Vec<(&'static str, Report)> {
         let mut all = Vec::new();
         for entry in self.lock().iter_mut() {
@@ -127,7 +130,8 @@ impl Hosted {
         all
     }
 
-    /// Returns descriptors that are readable while reports wait, one for each module that is loaded now.
+    /// Returns descriptors that are readable while reports wait, one for each module that is loaded
+    /// now.
     pub fn descriptors(&self) -> Vec<OwnedFd> {
         self.lock().iter().filter_map(|entry| entry.installed.as_fd().try_clone_to_owned().ok()).collect()
     }

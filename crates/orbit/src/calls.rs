@@ -60,7 +60,8 @@ impl Inner {
             return Err(Error::new(
                 Kind::TooLarge,
                 format!(
-                    "{} bytes of arguments for orbit \"{}\": a call takes up to {MAX_ARGS}; put larger data into an area",
+                    "{} bytes of arguments for orbit \"{}\": a call takes up to {MAX_ARGS}; put larger data into an \
+                     area",
                     args.len(),
                     self.options.name
                 ),

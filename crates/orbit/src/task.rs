@@ -219,7 +219,8 @@ impl Task {
         }
         if let Err(e) = born::make_place(Address::new(base), Bytes::new(len)) {
             panic!(
-                "no place for area {area} at {base:#x} to {:#x}: this process has memory of its own there ({e}); have main \
+                "no place for area {area} at {base:#x} to {:#x}: this process has memory of its own there ({e}); have \
+                 main \
                  adopt its memory before it sets the library up",
                 base + len
             );
@@ -416,9 +417,10 @@ impl Task {
         }
     }
 
-    /// What the task wrote to its replicas stays its own and is gone at the next call. The first write
-    /// to a page of a private mapping faults, whoever of this process makes it: without a fault
-    /// since the last time there is nothing to drop, and nothing to scan, however large the replicas.
+    /// What the task wrote to its replicas stays its own and is gone at the next call. The first
+    /// write to a page of a private mapping faults, whoever of this process makes it: without a
+    /// fault since the last time there is nothing to drop, and nothing to scan, however large the
+    /// replicas.
     fn drop_own_writes(&mut self) {
         // Before the scan: a thread of the task may write meanwhile.
         let now = process::page_faults().ok();

@@ -1,7 +1,8 @@
-//! What modules ask of pins: [`Command`], and what pins answer: [`Reply`]. Platform-free: nothing here names a kernel facility.
+//! What modules ask of pins: [`Command`], and what pins answer: [`Reply`]. Platform-free: nothing
+//! here names a kernel facility.
 //!
-//! Ids that a reply gives (counters, breakpoints, watches) belong to the module that asked; another module cannot use them,
-//! and they end when the module releases the pin.
+//! Ids that a reply gives (counters, breakpoints, watches) belong to the module that asked; another
+//! module cannot use them, and they end when the module releases the pin.
 
 use serde::{Deserialize, Serialize};
 
@@ -20,10 +21,12 @@ pub enum Target {
     },
 }
 
-/// What a counter counts. What the processor does not offer is rejected, except instructions: those become CPU time.
+/// What a counter counts. What the processor does not offer is rejected, except instructions: those
+/// become CPU time.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Measure {
-    /// Instructions retired; where there is no counter for them, nanoseconds of CPU time, and the reply says so.
+    /// Instructions retired; where there is no counter for them, nanoseconds of CPU time, and the
+    /// reply says so.
     Instructions,
     /// Processor cycles.
     Cycles,
@@ -125,8 +128,8 @@ pub enum PageProperty {
 /// One operation of a pin.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Command {
-    /// P_PMC: opens a stopped counter at 0. `reach`: raise [`crate::Kind::CounterReached`] each time so many were counted; 0: never. Gives
-    /// [`Reply::Counter`]. A module has 256 at a time.
+    /// P_PMC: opens a stopped counter at 0. `reach`: raise [`crate::Kind::CounterReached`] each
+    /// time so many were counted; 0: never. Gives [`Reply::Counter`]. A module has 256 at a time.
     CounterOpen {
         /// Where.
         target: Target,
@@ -162,7 +165,8 @@ pub enum Command {
         /// The counter.
         id: u64,
     },
-    /// P_APIC: from now on a counter of the target overflows every `period` and is delivered so. Gives [`Reply::Counter`] (its id and unit).
+    /// P_APIC: from now on a counter of the target overflows every `period` and is delivered so.
+    /// Gives [`Reply::Counter`] (its id and unit).
     OverflowArm {
         /// Where.
         target: Target,
@@ -196,7 +200,8 @@ pub enum Command {
     },
     /// P_INTR: gives [`Reply::Interrupts`], counts since boot.
     InterruptCounts,
-    /// P_SIG: from now on these signals to the process are intercepted. The process must have no debugger, and has one meanwhile.
+    /// P_SIG: from now on these signals to the process are intercepted. The process must have no
+    /// debugger, and has one meanwhile.
     SignalIntercept {
         /// The process.
         pid: u32,
@@ -205,7 +210,8 @@ pub enum Command {
         /// What is done with them.
         verdict: Verdict,
     },
-    /// P_SIG: decides about a signal held back, by the ticket of its [`crate::Kind::SignalIntercepted`] event.
+    /// P_SIG: decides about a signal held back, by the ticket of its
+    /// [`crate::Kind::SignalIntercepted`] event.
     SignalDecide {
         /// The ticket.
         ticket: u64,
@@ -256,7 +262,8 @@ pub enum Command {
         /// First byte after the range; on a page boundary.
         end: u64,
     },
-    /// P_MEM: gives the [`Reply::Ranges`] written since the last time, and raises [`crate::Kind::PagesWritten`] for each.
+    /// P_MEM: gives the [`Reply::Ranges`] written since the last time, and raises
+    /// [`crate::Kind::PagesWritten`] for each.
     PagesCollect {
         /// The watch.
         id: u64,
@@ -284,8 +291,9 @@ pub enum Command {
         /// The process.
         pid: u32,
     },
-    /// P_PERI: from now on a thread of real-time priority wakes on every CPU each interval, so that a CPU that works makes context
-    /// switches. One for all modules; the shortest interval asked for holds.
+    /// P_PERI: from now on a thread of real-time priority wakes on every CPU each interval, so that
+    /// a CPU that works makes context switches. One for all modules; the shortest interval asked
+    /// for holds.
     HeartbeatStart {
         /// Nanoseconds, 1 ms to 10 s.
         interval_ns: u64,
@@ -318,7 +326,8 @@ pub enum Command {
         /// Bytes, up to 64 MiB.
         length: u64,
     },
-    /// P_FILE: writes through the process' own descriptor; its offset stays. Gives [`Reply::Id`], the number of bytes.
+    /// P_FILE: writes through the process' own descriptor; its offset stays. Gives [`Reply::Id`],
+    /// the number of bytes.
     FileWrite {
         /// The process.
         pid: u32,
@@ -343,7 +352,8 @@ pub enum Command {
         /// The process.
         pid: u32,
     },
-    /// P_IPC: puts bytes into a pipe or UNIX stream of the process, through its own descriptor, as far as there is room. Gives [`Reply::Id`], the number of bytes.
+    /// P_IPC: puts bytes into a pipe or UNIX stream of the process, through its own descriptor, as
+    /// far as there is room. Gives [`Reply::Id`], the number of bytes.
     ChannelWrite {
         /// The process.
         pid: u32,
@@ -352,8 +362,9 @@ pub enum Command {
         /// What to write.
         bytes: Vec<u8>,
     },
-    /// P_SYSC, P_FILE, P_NET, P_IPC: from now on these calls of the process are intercepted, before they are made; in place of those that the
-    /// module named to this pin before. The process must have no debugger, and has one meanwhile.
+    /// P_SYSC, P_FILE, P_NET, P_IPC: from now on these calls of the process are intercepted, before
+    /// they are made; in place of those that the module named to this pin before. The process must
+    /// have no debugger, and has one meanwhile.
     CallIntercept {
         /// The process.
         pid: u32,
@@ -362,7 +373,8 @@ pub enum Command {
         /// What is done with them.
         verdict: CallVerdict,
     },
-    /// The same pins: decides about a call held back, by the ticket of its [`crate::Kind::CallIntercepted`] event.
+    /// The same pins: decides about a call held back, by the ticket of its
+    /// [`crate::Kind::CallIntercepted`] event.
     CallDecide {
         /// The ticket.
         ticket: u64,
@@ -374,18 +386,23 @@ pub enum Command {
         /// The process.
         pid: u32,
     },
-    /// P_SIG: from now on a thread of the process that a signal would kill is held in its place, and [`crate::Kind::SignalFatal`] is raised. The process
-    /// needs no debugger and stays untraced. What it handles itself is left to it. Until all modules that asked for it have released the pin.
+    /// P_SIG: from now on a thread of the process that a signal would kill is held in its place,
+    /// and [`crate::Kind::SignalFatal`] is raised. The process needs no debugger and stays
+    /// untraced. What it handles itself is left to it. Until all modules that asked for it have
+    /// released the pin.
     FatalHold {
         /// The process.
         pid: u32,
     },
-    /// P_MEM: takes a checkpoint of the whole process: written pages, mappings, threads, signal actions, timers, descriptors and offsets of files, all in one
-    /// stop. Gives [`Reply::Checkpoint`]. Checkpoints of a process are for all modules, until the last that took one has released the pin.
+    /// P_MEM: takes a checkpoint of the whole process: written pages, mappings, threads, signal
+    /// actions, timers, descriptors and offsets of files, all in one stop. Gives
+    /// [`Reply::Checkpoint`]. Checkpoints of a process are for all modules, until the last that
+    /// took one has released the pin.
     CheckpointTake {
         /// The process.
         pid: u32,
-        /// How many are kept, 1 to 16, spaced by powers of two; the first command of a process holds.
+        /// How many are kept, 1 to 16, spaced by powers of two; the first command of a process
+        /// holds.
         generations: u32,
         /// Nanoseconds from one to the next, for the spacing.
         interval_ns: u64,
@@ -395,8 +412,8 @@ pub enum Command {
         /// The process.
         pid: u32,
     },
-    /// P_MEM: puts the process back to a checkpoint and lets it run from there, also the thread that is held at a fatal signal. Newer checkpoints are
-    /// forgotten. Gives [`Reply::Restored`].
+    /// P_MEM: puts the process back to a checkpoint and lets it run from there, also the thread
+    /// that is held at a fatal signal. Newer checkpoints are forgotten. Gives [`Reply::Restored`].
     CheckpointRestore {
         /// The process.
         pid: u32,

@@ -1,7 +1,8 @@
-//! What pins send to modules: [`Event`], a fixed-size record, and [`Kind`], which says what its values mean.
+//! What pins send to modules: [`Event`], a fixed-size record, and [`Kind`], which says what its
+//! values mean.
 //!
-//! An event is plain data of 64 bytes: it is made in the kernel, travels through a ring, a queue and the arguments of an orbit
-//! call, and is never translated on the way.
+//! An event is plain data of 64 bytes: it is made in the kernel, travels through a ring, a queue
+//! and the arguments of an orbit call, and is never translated on the way.
 
 use std::fmt;
 
@@ -9,9 +10,10 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, serde::Serialize, serde::Deserialize)]
 #[repr(u32)]
 pub enum Kind {
-    /// P_SCHL: a CPU went from one thread to another. `pid`, `tid`: the thread that stopped running.
-    /// Values: pid and tid of the thread that runs now, scheduler state of the first, nanoseconds that it ran.
-    /// Where switches are sampled ([`Event::SAMPLED`]): time slices so far, 0, 0, nanoseconds run since the last sample.
+    /// P_SCHL: a CPU went from one thread to another. `pid`, `tid`: the thread that stopped
+    /// running. Values: pid and tid of the thread that runs now, scheduler state of the first,
+    /// nanoseconds that it ran. Where switches are sampled ([`Event::SAMPLED`]): time slices so
+    /// far, 0, 0, nanoseconds run since the last sample.
     ContextSwitch = 1,
     /// P_SCHL: a process or thread was made. Values: pid of the parent, 1 for a thread.
     Started = 2,
@@ -19,49 +21,61 @@ pub enum Kind {
     Executed = 3,
     /// P_SCHL: a thread ended. Values: wait status, 1 if it was the last of its process.
     Ended = 4,
-    /// P_APIC: a CPU made no context switch during [`crate::Filter::ticks`] ticks of another (or its own).
-    /// `cpu`, `pid`, `tid`: the silent CPU and what runs there. Values: ticks, nanoseconds since its last switch,
-    /// nanoseconds since its own last tick (old: its interrupts are off), the CPU that noticed.
+    /// P_APIC: a CPU made no context switch during [`crate::Filter::ticks`] ticks of another (or
+    /// its own). `cpu`, `pid`, `tid`: the silent CPU and what runs there. Values: ticks,
+    /// nanoseconds since its last switch, nanoseconds since its own last tick (old: its interrupts
+    /// are off), the CPU that noticed.
     CpuStalled = 5,
-    /// P_APIC: the overflow of a CPU's clock. Values: ticks so far, nanoseconds since the CPU's last switch, its switches so far.
+    /// P_APIC: the overflow of a CPU's clock. Values: ticks so far, nanoseconds since the CPU's
+    /// last switch, its switches so far.
     CpuTick = 6,
-    /// P_SIG: a signal was raised for a process. Key: signal. Values: signal, si_code, pid of the sender, result (0: queued).
+    /// P_SIG: a signal was raised for a process. Key: signal. Values: signal, si_code, pid of the
+    /// sender, result (0: queued).
     SignalRaised = 7,
-    /// P_SIG: a signal is being delivered. Key: signal. Values: signal, si_code, handler (0 default, 1 ignored, or its
-    /// address). A signal that ends the process by default is delivered as SIGKILL.
+    /// P_SIG: a signal is being delivered. Key: signal. Values: signal, si_code, handler (0
+    /// default, 1 ignored, or its address). A signal that ends the process by default is delivered
+    /// as SIGKILL.
     SignalDelivered = 8,
-    /// P_INTR: an interrupt was handled. Key: its number. Values: number, nanoseconds in the handler, the handler's answer.
-    /// `pid`, `tid`: what it interrupted.
+    /// P_INTR: an interrupt was handled. Key: its number. Values: number, nanoseconds in the
+    /// handler, the handler's answer. `pid`, `tid`: what it interrupted.
     Interrupt = 9,
     /// P_INTR: a soft interrupt was handled. Key: its vector. Values: vector, nanoseconds.
     SoftInterrupt = 10,
-    /// P_INTR: a page fault of a program. Key: the fault's code. Values: address, code, instruction.
+    /// P_INTR: a page fault of a program. Key: the fault's code. Values: address, code,
+    /// instruction.
     PageFault = 11,
-    /// P_INTR: the processor rejected an instruction of a program. Key: the signal it becomes. Values: signal, si_code, address.
+    /// P_INTR: the processor rejected an instruction of a program. Key: the signal it becomes.
+    /// Values: signal, si_code, address.
     Exception = 12,
-    /// P_SYSC, P_FILE, P_NET, P_IPC: a system call begins. Key: its number. Values: number, first three arguments.
+    /// P_SYSC, P_FILE, P_NET, P_IPC: a system call begins. Key: its number. Values: number, first
+    /// three arguments.
     CallBegun = 13,
-    /// P_SYSC, P_FILE, P_NET, P_IPC: a system call is complete. Key: its number. Values: number, result (as `i64`; negative: errno),
-    /// nanoseconds, first argument.
+    /// P_SYSC, P_FILE, P_NET, P_IPC: a system call is complete. Key: its number. Values: number,
+    /// result (as `i64`; negative: errno), nanoseconds, first argument.
     CallCompleted = 14,
     /// P_PMC: a counter reached its mark. Values: counter id, count.
     CounterReached = 32,
-    /// P_APIC: an armed overflow of a thread's or CPU's counter. Values: id, count of overflows since the last event.
+    /// P_APIC: an armed overflow of a thread's or CPU's counter. Values: id, count of overflows
+    /// since the last event.
     Overflow = 33,
-    /// P_DBR: an address was executed or accessed. Values: breakpoint id, address, instruction that did it.
+    /// P_DBR: an address was executed or accessed. Values: breakpoint id, address, instruction that
+    /// did it.
     Breakpoint = 34,
-    /// P_SIG: a signal to a process whose signals are intercepted. Values: ticket to decide with (0: decided already), signal,
-    /// si_code, pid of the sender.
+    /// P_SIG: a signal to a process whose signals are intercepted. Values: ticket to decide with
+    /// (0: decided already), signal, si_code, pid of the sender.
     SignalIntercepted = 35,
     /// P_MEM: pages were written. Values: watch id, first byte, first byte after them.
     PagesWritten = 36,
-    /// P_PERI: an interval passed. Values: intervals so far, intervals since the last event (more than 1: the reader was late).
+    /// P_PERI: an interval passed. Values: intervals so far, intervals since the last event (more
+    /// than 1: the reader was late).
     Period = 37,
-    /// P_SYSC, P_FILE, P_NET, P_IPC: a call of a process whose calls are intercepted is about to be made. Values: ticket to decide with (0: decided
-    /// already), number, first two arguments.
+    /// P_SYSC, P_FILE, P_NET, P_IPC: a call of a process whose calls are intercepted is about to be
+    /// made. Values: ticket to decide with (0: decided already), number, first two arguments.
     CallIntercepted = 38,
-    /// P_SIG: a thread is held in place of dying of a signal. Values: ticket to decide with, signal, address that it is about, instruction. It dies of the signal
-    /// after [`crate::Command::SignalDecide`] with `Pass`, or where nobody decides within 5 s; [`crate::Command::CheckpointRestore`] has it run again.
+    /// P_SIG: a thread is held in place of dying of a signal. Values: ticket to decide with,
+    /// signal, address that it is about, instruction. It dies of the signal after
+    /// [`crate::Command::SignalDecide`] with `Pass`, or where nobody decides within 5 s;
+    /// [`crate::Command::CheckpointRestore`] has it run again.
     SignalFatal = 39,
 }
 

@@ -7,13 +7,14 @@
 //! +2 MiB+128K private   16 KiB  read, write     of each process: what it had before it joined
 //! ```
 //!
-//! All parts have the same address in every member. Public and protected part are divided into [`SLOTS`] slots of
-//! [`SLOT`] bytes: slot 0 of the public part is the [`Directory`], slot 1 the library, the rest are services. A slot's
-//! code is at `PUBLIC + n * SLOT`, its data at `PROTECTED + n * SLOT`: a service is linked with its data 1 MiB after its
-//! code (`-z max-page-size=0x100000`).
+//! All parts have the same address in every member. Public and protected part are divided into
+//! [`SLOTS`] slots of [`SLOT`] bytes: slot 0 of the public part is the [`Directory`], slot 1 the
+//! library, the rest are services. A slot's code is at `PUBLIC + n * SLOT`, its data at
+//! `PROTECTED + n * SLOT`: a service is linked with its data 1 MiB after its code
+//! (`-z max-page-size=0x100000`).
 //!
-//! Members can write the control part at any time. A wrong word there can delay or drop a run, and make a counter wrong;
-//! it cannot reach a service's data or the host, which clamps what it reads.
+//! Members can write the control part at any time. A wrong word there can delay or drop a run, and
+//! make a counter wrong; it cannot reach a service's data or the host, which clamps what it reads.
 
 use crate::direct::{CALLS, Call};
 use crate::published::Table;
@@ -21,7 +22,8 @@ use crate::question::Questions;
 use crate::queue::Queue;
 use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64};
 
-/// First address of the region, free in ordinary programs: below what the kernel gives to mappings, above heaps.
+/// First address of the region, free in ordinary programs: below what the kernel gives to mappings,
+/// above heaps.
 pub const BASE: usize = 0x7e50_0000_0000;
 /// Bytes of a slot in the public part, and in the protected part.
 pub const SLOT: usize = 0x1_0000;
@@ -114,9 +116,11 @@ pub struct Directory {
     pub grace_ns: u64,
     /// The library's ways in.
     pub library: Library,
-    /// Nanoseconds of a tick of the CPU's counter, in 65,536ths; 0: the counter does not run at one speed on all CPUs.
+    /// Nanoseconds of a tick of the CPU's counter, in 65,536ths; 0: the counter does not run at one
+    /// speed on all CPUs.
     pub tick_ns: u64,
-    /// The host, and when it began, in ticks since the machine did: a region of a host that is gone can be replaced.
+    /// The host, and when it began, in ticks since the machine did: a region of a host that is gone
+    /// can be replaced.
     pub host: i32,
     /// See `host`.
     pub host_began: u64,
@@ -258,10 +262,11 @@ pub struct Control {
     pub callers: AtomicU32,
     /// 1: the service's thread sleeps on `wake`, or is about to.
     pub asleep: AtomicU32,
-    /// When the run in progress began, monotonic nanoseconds, the lowest bit set for an upcall; 0: none is. The thread that
-    /// holds the claim writes it.
+    /// When the run in progress began, monotonic nanoseconds, the lowest bit set for an upcall; 0:
+    /// none is. The thread that holds the claim writes it.
     pub began: AtomicU64,
-    /// An agent checks the run in progress at this monotonic time at the latest; 0: at no known time. The agent writes it.
+    /// An agent checks the run in progress at this monotonic time at the latest; 0: at no known
+    /// time. The agent writes it.
     pub checked_at: AtomicU64,
     /// Posted events not yet handled.
     pub queue: Queue,
@@ -389,7 +394,8 @@ pub const QUESTION: u32 = 7;
 pub struct Private {
     /// Upcalls that began here.
     pub upcalls: AtomicU64,
-    /// Actions of [`FAULTS`] before joining, then of the upcall and the budget signal: handler, flags, restorer, mask.
+    /// Actions of [`FAULTS`] before joining, then of the upcall and the budget signal: handler,
+    /// flags, restorer, mask.
     pub actions: [[u64; 4]; 6],
     /// 1: `actions` is complete; nothing was installed before. Whoever joins the process writes it.
     pub saved: u64,
@@ -399,7 +405,8 @@ pub struct Private {
     pub gates: [AtomicU32; SLOTS],
     /// Slots that have a protection key here.
     pub keyed: AtomicU32,
-    /// In an agent or a thread: what it claims slots with, process and thread; 0 in a member, whose children have a copy.
+    /// In an agent or a thread: what it claims slots with, process and thread; 0 in a member, whose
+    /// children have a copy.
     pub claim: AtomicU64,
     /// In a thread: the slot whose stack for faults is its alternate stack all the time; 0: none.
     pub kept: AtomicU32,
@@ -407,9 +414,11 @@ pub struct Private {
     pub timer: AtomicI32,
     /// In an agent or a thread: when that timer fires, monotonic nanoseconds; 0: it is not armed.
     pub armed_until: AtomicU64,
-    /// Calls of services that threads of the process are in: the region must not be unmapped under them.
+    /// Calls of services that threads of the process are in: the region must not be unmapped under
+    /// them.
     pub inside: AtomicU32,
-    /// For each slot, waits for its service's thread on the CPU that were for nothing: see [`crate::spin`].
+    /// For each slot, waits for its service's thread on the CPU that were for nothing: see
+    /// [`crate::spin`].
     pub misses: [AtomicU32; SLOTS],
 }
 
@@ -428,7 +437,8 @@ const _: () = {
 
 /// The directory. Valid in members only.
 pub fn directory() -> &'static Directory {
-    // SAFETY: members have the public part mapped as long as they are members; the host never unmaps a slot.
+    // SAFETY: members have the public part mapped as long as they are members; the host never
+    // unmaps a slot.
     unsafe { &*(PUBLIC as *const Directory) }
 }
 
@@ -438,7 +448,8 @@ pub fn control(slot: usize) -> &'static Control {
     unsafe { &*((CONTROL + slot % SLOTS * CONTROL_SLOT) as *const Control) }
 }
 
-/// What programs publish: it has the control words of slot 0, which is no service's. Valid in members only.
+/// What programs publish: it has the control words of slot 0, which is no service's. Valid in
+/// members only.
 pub fn table() -> &'static Table {
     // SAFETY: as for `control`.
     unsafe { &*(CONTROL as *const Table) }

@@ -1,8 +1,10 @@
-//! The loop of an agent: a process of its own, bound to one CPU, at a real-time priority where it may have one. It takes
-//! every event that no member took within the grace time, and all events of services that are not pure.
+//! The loop of an agent: a process of its own, bound to one CPU, at a real-time priority where it
+//! may have one. It takes every event that no member took within the grace time, and all events of
+//! services that are not pure.
 //!
-//! It outlives its host by the moment it takes to put back what services set: when the host's end of the life pipe
-//! closes, the agent restores every attribute that was granted for setting, and exits.
+//! It outlives its host by the moment it takes to put back what services set: when the host's end
+//! of the life pipe closes, the agent restores every attribute that was granted for setting, and
+//! exits.
 
 use crate::abi::{self, LIVE, PURE};
 use crate::bound::Watch;
@@ -12,7 +14,8 @@ use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 const READABLE: i16 = 1;
-/// Time between two looks at slots whose runner may be dead, and at nothing else to do, nanoseconds.
+/// Time between two looks at slots whose runner may be dead, and at nothing else to do,
+/// nanoseconds.
 const LOOK_NS: u64 = 100_000_000;
 
 /// Time until a slot that another thread runs is tried again, nanoseconds.
@@ -33,7 +36,8 @@ pub struct Start {
     pub life: i32,
     /// Readable when the host has changed the directory or posted an event.
     pub doorbell: i32,
-    /// 1: this agent takes all services; 0: it is one of several, and takes those whose slot is congruent to `part` of `parts`.
+    /// 1: this agent takes all services; 0: it is one of several, and takes those whose slot is
+    /// congruent to `part` of `parts`.
     pub parts: u32,
     /// Which part.
     pub part: u32,
@@ -44,7 +48,8 @@ pub struct Start {
 /// Runs until the host is gone.
 ///
 /// # Safety
-/// The process has joined the region as an agent; `start` points to a structure; the descriptors are open.
+/// The process has joined the region as an agent; `start` points to a structure; the descriptors
+/// are open.
 #[cfg_attr(sandbox_object, unsafe(no_mangle))]
 pub unsafe extern "C" fn orbit_agent(start: *const Start) -> ! {
     // SAFETY: the caller's promise.
@@ -93,8 +98,8 @@ pub unsafe extern "C" fn orbit_agent(start: *const Start) -> ! {
     }
 }
 
-/// The loop of a thread: one slot's handler, which may wait. It sleeps on the slot's word, so that whoever promotes a run
-/// or posts an event wakes it without a descriptor.
+/// The loop of a thread: one slot's handler, which may wait. It sleeps on the slot's word, so that
+/// whoever promotes a run or posts an event wakes it without a descriptor.
 fn alone(slot: usize, life: i32) -> ! {
     let (service, control) = (&abi::directory().services[slot % abi::SLOTS], abi::control(slot));
     if gate::open_always(slot).is_ok() {
@@ -137,7 +142,8 @@ fn serve(slot: usize, now: u64) -> Option<u64> {
     let due = control.due.load(Relaxed);
     let is_due = control.queue.is_waiting() || (due != 0 && now >= due.saturating_add(grace));
     if is_due && run::attempt(slot, Place::Agent) == run::Attempt::Busy {
-        // The thread that runs it may need this very CPU: an agent that tried at once again would never let it finish.
+        // The thread that runs it may need this very CPU: an agent that tried at once again would
+        // never let it finish.
         return Some(now + BUSY_NS);
     }
     // Posted events are run one by one, the slots in turn.
@@ -161,8 +167,9 @@ fn release_dead(slot: usize) {
     }
 }
 
-/// Claims the slots of this agent's part for good: the host is gone, and a run that ended after [`restore`] would set again
-/// what was put back. Waits for the runs in progress, which nobody but this agent may bound, for [`LAST_RUNS_NS`] at most.
+/// Claims the slots of this agent's part for good: the host is gone, and a run that ended after
+/// [`restore`] would set again what was put back. Waits for the runs in progress, which nobody but
+/// this agent may bound, for [`LAST_RUNS_NS`] at most.
 fn close(start: &Start, watches: &mut [Watch; abi::SLOTS], is_prompt: bool) {
     // SAFETY: an agent has its own private part; the word is atomic.
     let me = unsafe { (*abi::private()).claim.load(Relaxed) };

@@ -1,7 +1,8 @@
 //! What services import from the library: `orbit_service.h` declares it.
 //!
-//! The service that calls is known by its stack, which lies in its slot: it cannot name another. A call that an abort
-//! falls into is finished first, so the library's own state is never half-written.
+//! The service that calls is known by its stack, which lies in its slot: it cannot name another. A
+//! call that an abort falls into is finished first, so the library's own state is never
+//! half-written.
 
 use crate::abi::{self, Grant, Record};
 use crate::control::Control;
@@ -27,12 +28,14 @@ fn slot() -> Option<usize> {
     abi::slot_at(&raw const here as usize)
 }
 
-/// Does something in a call: an abort that comes meanwhile happens at its end. Without a handler it answers `-EBADF`.
+/// Does something in a call: an abort that comes meanwhile happens at its end. Without a handler it
+/// answers `-EBADF`.
 fn within(body: impl FnOnce(usize, &mut Record) -> i64) -> i64 {
     let Some(slot) = slot() else { return NO_HANDLE };
     let record = abi::record(slot);
-    // SAFETY: this code runs on the stack of that slot, so the slot is open and this thread runs its handler: nobody else
-    // uses the record, but for the signal handlers of this thread, which touch `pending` and `cause` only.
+    // SAFETY: this code runs on the stack of that slot, so the slot is open and this thread runs
+    // its handler: nobody else uses the record, but for the signal handlers of this thread, which
+    // touch `pending` and `cause` only.
     let result = unsafe {
         (*record).in_call.store(1, Relaxed);
         let result = body(slot, &mut *record);
@@ -74,7 +77,8 @@ pub unsafe extern "C" fn orbit_get(handle: u64, value: *mut i64) -> i64 {
         }
         match attribute::read(grant.class, grant.target, abi::table()) {
             Ok(read) => {
-                // SAFETY: the caller's promise; a pointer that breaks it is a fault in a handler, which aborts it.
+                // SAFETY: the caller's promise; a pointer that breaks it is a fault in a handler,
+                // which aborts it.
                 unsafe { *value = read };
                 0
             }
@@ -83,11 +87,11 @@ pub unsafe extern "C" fn orbit_get(handle: u64, value: *mut i64) -> i64 {
     })
 }
 
-/// Asks for a value. 0 when it, or the nearest one that the guard allows, was applied; else `-EBADF`, `-EACCES`,
-/// `-ERANGE` (the guard refused it), or what the kernel answered.
+/// Asks for a value. 0 when it, or the nearest one that the guard allows, was applied; else
+/// `-EBADF`, `-EACCES`, `-ERANGE` (the guard refused it), or what the kernel answered.
 ///
-/// The priority of the interrupted thread itself is applied when the run is over: lowered at once, the thread could be
-/// preempted in the middle of the run.
+/// The priority of the interrupted thread itself is applied when the run is over: lowered at once,
+/// the thread could be preempted in the middle of the run.
 #[cfg_attr(sandbox_object, unsafe(no_mangle))]
 pub extern "C" fn orbit_set(handle: u64, value: i64) -> i64 {
     within(|slot, record| {
@@ -121,7 +125,8 @@ pub extern "C" fn orbit_set(handle: u64, value: i64) -> i64 {
     })
 }
 
-/// What a caller of the service gets: see [`crate::direct`]. The last answer of a run counts. 0; `-EBADF` outside of handlers.
+/// What a caller of the service gets: see [`crate::direct`]. The last answer of a run counts. 0;
+/// `-EBADF` outside of handlers.
 #[cfg_attr(sandbox_object, unsafe(no_mangle))]
 pub extern "C" fn orbit_return(value: i64) -> i64 {
     within(|_, record| {
@@ -130,9 +135,9 @@ pub extern "C" fn orbit_return(value: i64) -> i64 {
     })
 }
 
-/// Says that the run is about to wait. In a thread of the service's own it answers 0. Elsewhere (an upcall, an agent) it
-/// does not return: the event's run begins again, in that thread, from the start of the handler. Outside of handlers
-/// `-EBADF`.
+/// Says that the run is about to wait. In a thread of the service's own it answers 0. Elsewhere (an
+/// upcall, an agent) it does not return: the event's run begins again, in that thread, from the
+/// start of the handler. Outside of handlers `-EBADF`.
 #[cfg_attr(sandbox_object, unsafe(no_mangle))]
 pub extern "C" fn orbit_may_wait() -> i64 {
     within(|_, record| {
@@ -171,7 +176,8 @@ pub extern "C" fn orbit_sleep(ns: u64) -> i64 {
 /// `control` points to a `struct orbit_control`.
 #[cfg_attr(sandbox_object, unsafe(no_mangle))]
 pub unsafe extern "C" fn orbit_control_step(control: *mut Control, now_ns: u64, used_ns: u64) -> i32 {
-    // SAFETY: the caller's promise; a pointer that breaks it is a fault in a handler, which aborts it.
+    // SAFETY: the caller's promise; a pointer that breaks it is a fault in a handler, which aborts
+    // it.
     i32::from(unsafe { (*control).step(now_ns, used_ns) })
 }
 
@@ -184,7 +190,8 @@ pub unsafe extern "C" fn orbit_question(number: u64, words: *mut u64) -> i64 {
     within(|slot, _| {
         let Some(read) = abi::control(slot).questions.read(number) else { return NO_QUESTION };
         for (nth, word) in read.iter().enumerate() {
-            // SAFETY: the caller's promise; a pointer that breaks it is a fault in a handler, which aborts it.
+            // SAFETY: the caller's promise; a pointer that breaks it is a fault in a handler, which
+            // aborts it.
             unsafe { words.add(nth).write_volatile(*word) };
         }
         0
@@ -211,10 +218,12 @@ pub extern "C" fn orbit_alloc(bytes: u64) -> *mut u8 {
         let Some(size) = bytes.max(1).checked_next_multiple_of(16).filter(|size| *size < abi::SLOT as u64) else {
             return 0;
         };
-        // The first free block that is large enough. A block is its size, the next free one, then the memory.
+        // The first free block that is large enough. A block is its size, the next free one, then
+        // the memory.
         let mut link = &raw mut record.heap_free;
-        // SAFETY: links point to headers in this service's own heap. A service that overwrote them faults or loops, and
-        // is aborted for it when this call ends: the loop is bounded by the number of blocks that fit.
+        // SAFETY: links point to headers in this service's own heap. A service that overwrote them
+        // faults or loops, and is aborted for it when this call ends: the loop is bounded by the
+        // number of blocks that fit.
         unsafe {
             for _ in 0..abi::SLOT as u64 / (2 * HEADER) {
                 let block = *link;
@@ -234,7 +243,8 @@ pub extern "C" fn orbit_alloc(bytes: u64) -> *mut u8 {
             return 0;
         }
         record.heap_used = at + HEADER + size;
-        // SAFETY: inside the heap, as just checked, and aligned since the heap's start and all sizes are.
+        // SAFETY: inside the heap, as just checked, and aligned since the heap's start and all
+        // sizes are.
         unsafe { *(at as *mut u64) = size };
         (at + HEADER) as i64
     }) as *mut u8
@@ -288,7 +298,8 @@ mod memory {
         let mut left = bytes;
         while left > 0 {
             left -= 1;
-            // SAFETY: the caller's promise. Volatile, or the compiler would make a call of memmove of this loop.
+            // SAFETY: the caller's promise. Volatile, or the compiler would make a call of memmove
+            // of this loop.
             unsafe { to.add(left).write_volatile(from.add(left).read_volatile()) };
         }
         to

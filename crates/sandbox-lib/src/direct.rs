@@ -1,11 +1,12 @@
 //! A program's own call of a service: the handler runs now, and the caller waits for its end.
 //!
-//! - A pure service runs in the calling thread, as an upcall that needs no signal: signals are blocked meanwhile as in the
-//!   handler of one.
-//! - The event of a service with a thread is posted, and the caller waits until it is handled: for some microseconds on its
-//!   CPU, then asleep.
+//! - A pure service runs in the calling thread, as an upcall that needs no signal: signals are
+//!   blocked meanwhile as in the handler of one.
+//! - The event of a service with a thread is posted, and the caller waits until it is handled: for
+//!   some microseconds on its CPU, then asleep.
 //!
-//! A handler answers by `orbit_return`. The answer of a posted event lies in the control part: any member can falsify it.
+//! A handler answers by `orbit_return`. The answer of a posted event lies in the control part: any
+//! member can falsify it.
 
 use crate::abi::{self, Control, LIVE, POSTED, PURE, THREAD};
 use crate::run::{self, Attempt};
@@ -34,8 +35,8 @@ const PATIENCE_NS: u64 = 10_000_000;
 /// Time between two looks at whether the service of a posted event is still there, nanoseconds.
 const LOOK_NS: u64 = 100_000_000;
 
-/// Calls a service: its slot, the number of services that the slot has had, the event's value. 0 with the handler's answer in
-/// `*answer`, or one of the errors above.
+/// Calls a service: its slot, the number of services that the slot has had, the event's value. 0
+/// with the handler's answer in `*answer`, or one of the errors above.
 ///
 /// # Safety
 /// The process is a member; `answer` points to eight bytes that may be written.
@@ -113,7 +114,8 @@ pub struct Call {
 /// A call's number in an event: its place, counted from 1, and its ticket.
 const PLACES: u64 = 1 << 8;
 
-/// Takes a place for a call of this thread: a free one, or one whose caller was killed. Answers the place and the ticket.
+/// Takes a place for a call of this thread: a free one, or one whose caller was killed. Answers the
+/// place and the ticket.
 fn enter(control: &Control) -> Option<(usize, u64)> {
     let me = (sys::process() as u64) << 32 | u64::from(sys::thread() as u32);
     let takes = |call: &Call, from: u64| call.holder.compare_exchange(from, me, AcqRel, Relaxed).is_ok();
@@ -166,8 +168,9 @@ fn wait(slot: usize, control: &Control, position: u64, is_there: impl Fn() -> bo
     control.callers.fetch_add(1, SeqCst);
     loop {
         let seen = control.finished.load(SeqCst);
-        // A thread that was killed in the middle leaves an event that was taken and that nobody runs. In this order: who
-        // takes an event holds the claim from before that to after its end.
+        // A thread that was killed in the middle leaves an event that was taken and that nobody
+        // runs. In this order: who takes an event holds the claim from before that to after its
+        // end.
         let is_taken = control.queue.has_taken(position);
         let runs = control.runner.load(SeqCst) != 0 || control.promoted.load(SeqCst) != 0;
         if is_done() || is_taken && !runs || !is_there() {
@@ -204,7 +207,8 @@ impl FloatControl {
     }
 }
 
-/// The run of a call's event is over. A number that is no call's, which a member may have written, ends none.
+/// The run of a call's event is over. A number that is no call's, which a member may have written,
+/// ends none.
 pub(crate) fn finish(control: &Control, number: u64, outcome: Attempt, answer: i64) {
     let place = (number % PLACES).wrapping_sub(1) as usize;
     let Some(call) = control.calls.get(place) else { return };
@@ -226,8 +230,8 @@ pub(crate) fn finish(control: &Control, number: u64, outcome: Attempt, answer: i
     }
 }
 
-/// Sleeps, as the thread of a service, until something comes for it, `ns` at most. Answers the nanoseconds spent waiting on the CPU and
-/// what the sleep answered: 0 when it was woken.
+/// Sleeps, as the thread of a service, until something comes for it, `ns` at most. Answers the
+/// nanoseconds spent waiting on the CPU and what the sleep answered: 0 when it was woken.
 pub(crate) fn rest(control: &Control, misses: &AtomicU32, seen: u32, ns: u64) -> (u64, isize) {
     let (came, spent) = spin::wait(misses, || control.wake.load(Relaxed) != seen);
     if came {

@@ -1,12 +1,14 @@
 //! The ways into the region: signal handlers of members and agents.
 //!
 //! - `upcall`: an event may be due. Runs what is, in the interrupted thread.
-//! - `over_budget`: a budget's timer fired. If the CPU time is used up, the handler is aborted: the frame that this
-//!   signal interrupted is rewritten to continue at the end of the run, so the kernel itself restores every register, mask
-//!   and key of the upcall.
-//! - `fault`: an illegal access. In a handler it aborts it; elsewhere the process's own action is taken.
+//! - `over_budget`: a budget's timer fired. If the CPU time is used up, the handler is aborted: the
+//!   frame that this signal interrupted is rewritten to continue at the end of the run, so the
+//!   kernel itself restores every register, mask and key of the upcall.
+//! - `fault`: an illegal access. In a handler it aborts it; elsewhere the process's own action is
+//!   taken.
 //!
-//! Whether a signal met a handler is known by where its frame is: handlers take these two signals on a stack in their slot.
+//! Whether a signal met a handler is known by where its frame is: handlers take these two signals
+//! on a stack in their slot.
 
 use crate::abi::{self, OVERRUN, Record};
 use crate::run::{self, Place};
@@ -37,9 +39,10 @@ const ON_STACK: u64 = 0x0800_0000;
 /// `SA_RESTART`.
 const RESTART: u64 = 0x1000_0000;
 
-/// Jumps to a signal's handler. The kernel starts handlers with all protection keys denied, also on a stack that has one:
-/// on the stack of a slot, in a process that has keys, they are allowed first, without a word on that stack. When the
-/// handler returns, the kernel puts back what was interrupted.
+/// Jumps to a signal's handler. The kernel starts handlers with all protection keys denied, also on
+/// a stack that has one: on the stack of a slot, in a process that has keys, they are allowed
+/// first, without a word on that stack. When the handler returns, the kernel puts back what was
+/// interrupted.
 macro_rules! behind_the_gate {
     ($handler:ident) => {
         naked_asm!(
@@ -95,11 +98,13 @@ pub fn actions(directory: &abi::Directory) -> [(i32, [u64; 4]); 6] {
 /// Called by the kernel as the handler of the upcall signal, in a member.
 #[cfg_attr(sandbox_object, unsafe(no_mangle))]
 pub unsafe extern "C" fn orbit_upcall(signal: i32, info: usize, frame: usize) {
-    // SAFETY: the kernel's description of the signal; the process's own page says what it had for this signal.
+    // SAFETY: the kernel's description of the signal; the process's own page says what it had for
+    // this signal.
     if signal == abi::URGENT && unsafe { is_the_programs(signal, info, frame) } {
         return;
     }
-    // SAFETY: a member has its own page; other threads of it change the counter too, which is atomic.
+    // SAFETY: a member has its own page; other threads of it change the counter too, which is
+    // atomic.
     unsafe { (*abi::private()).upcalls.fetch_add(1, Relaxed) };
     if !has_faults() {
         return;
@@ -131,8 +136,8 @@ unsafe fn is_the_programs(signal: i32, info: usize, frame: usize) -> bool {
     true
 }
 
-/// Whether faults still come to the library: a program that installed handlers of its own since it joined gets no
-/// upcalls, since a wild handler would be taken for its own fault.
+/// Whether faults still come to the library: a program that installed handlers of its own since it
+/// joined gets no upcalls, since a wild handler would be taken for its own fault.
 pub(crate) fn has_faults() -> bool {
     let mut present = [0u64; 4];
     sys::action(abi::FAULTS[0], None, Some(&mut present));
@@ -159,7 +164,8 @@ unsafe extern "C" fn over_budget(_signal: i32, info: usize, frame: usize) {
         return unsafe { outside_of_handlers(info) };
     };
     let record = abi::record(slot);
-    // SAFETY: the frame is on that slot's stack for faults, so this thread runs its handler, and the slot is open.
+    // SAFETY: the frame is on that slot's stack for faults, so this thread runs its handler, and
+    // the slot is open.
     unsafe {
         if (*record).active.load(Relaxed) == 0 {
             return outside_of_handlers(info);
@@ -173,7 +179,8 @@ unsafe extern "C" fn over_budget(_signal: i32, info: usize, frame: usize) {
     }
 }
 
-/// A timer fired before its handler began, or after it returned. In the first case it must fire again.
+/// A timer fired before its handler began, or after it returned. In the first case it must fire
+/// again.
 ///
 /// # Safety
 /// `info` is the kernel's description of a signal.
@@ -210,7 +217,8 @@ pub unsafe extern "C" fn orbit_fault(_signal: i32, _info: usize, _frame: usize) 
 /// # Safety
 /// As for that.
 unsafe extern "C" fn fault(signal: i32, info: usize, frame: usize) {
-    // SAFETY: as for `orbit_over_budget`; else the process's own page says what it had for this signal.
+    // SAFETY: as for `orbit_over_budget`; else the process's own page says what it had for this
+    // signal.
     unsafe {
         if let Some(slot) = abi::slot_at(frame) {
             let record = abi::record(slot);
@@ -221,8 +229,8 @@ unsafe extern "C" fn fault(signal: i32, info: usize, frame: usize) {
         let Some(at) = abi::FAULTS.iter().position(|fault| *fault == signal) else { return };
         let before = &(*abi::private()).actions[at];
         match before[0] {
-            // The default, or to ignore it, which the kernel does not do for faults: the instruction is run again and
-            // has the effect it would have had.
+            // The default, or to ignore it, which the kernel does not do for faults: the
+            // instruction is run again and has the effect it would have had.
             0 | 1 => {
                 let default = [0, WITH_RESTORER, before[2], 0];
                 sys::action(signal, Some(&default), None);
@@ -235,10 +243,12 @@ unsafe extern "C" fn fault(signal: i32, info: usize, frame: usize) {
     }
 }
 
-/// Lets the frame continue at the end of the run, now or when the library's call that was interrupted is over.
+/// Lets the frame continue at the end of the run, now or when the library's call that was
+/// interrupted is over.
 ///
 /// # Safety
-/// The record is that of this thread's run, and `frame` the kernel's frame of a signal that interrupted its handler.
+/// The record is that of this thread's run, and `frame` the kernel's frame of a signal that
+/// interrupted its handler.
 unsafe fn abort(record: *mut Record, frame: usize, cause: u32) {
     // SAFETY: the caller's promise; the offsets are the kernel's.
     unsafe {
@@ -261,7 +271,8 @@ pub fn agent_mask() -> u64 {
     !open_in_handlers()
 }
 
-/// Ends a signal handler (`rt_sigreturn`). The kernel demands one on x86-64, and libc's has another address in each member.
+/// Ends a signal handler (`rt_sigreturn`). The kernel demands one on x86-64, and libc's has another
+/// address in each member.
 ///
 /// # Safety
 /// Returned to by a signal handler, with the kernel's frame on the stack.

@@ -1,12 +1,15 @@
-//! The service side of first-class services: what runs inside the sandbox region, in whichever process is current.
+//! The service side of first-class services: what runs inside the sandbox region, in whichever
+//! process is current.
 //!
-//! The crate is built twice. The host (`orbit-services`) depends on it for the layout of the region, so that both sides
-//! have one definition. Its build script also compiles it, with `--cfg sandbox_object`, to a shared object that the host
-//! loads into the region itself: there its functions are the signal handlers of members, the loop of agents, and the
-//! calls that native services import.
+//! The crate is built twice. The host (`orbit-services`) depends on it for the layout of the
+//! region, so that both sides have one definition. Its build script also compiles it, with
+//! `--cfg sandbox_object`, to a shared object that the host loads into the region itself: there its
+//! functions are the signal handlers of members, the loop of agents, and the calls that native
+//! services import.
 //!
-//! Code here runs in processes that were not made for it. So it uses no libc, no thread-local storage, no vdso and no
-//! `errno`; it allocates nothing; it makes system calls itself, all of them bounded.
+//! Code here runs in processes that were not made for it. So it uses no libc, no thread-local
+//! storage, no vdso and no `errno`; it allocates nothing; it makes system calls itself, all of them
+//! bounded.
 //!
 //! | file | what it owns |
 //! |---|---|
@@ -49,8 +52,8 @@ pub mod run;
 pub mod spin;
 pub mod sys;
 
-/// A bug in this crate: there is nobody to report it to, so the process that runs it stops at an illegal instruction. In
-/// a handler that is a fault like any other, which aborts the handler.
+/// A bug in this crate: there is nobody to report it to, so the process that runs it stops at an
+/// illegal instruction. In a handler that is a fault like any other, which aborts the handler.
 #[cfg(sandbox_object)]
 #[panic_handler]
 fn panic(_: &core::panic::PanicInfo<'_>) -> ! {

@@ -1,7 +1,8 @@
-//! The bounded queue of events that were posted to a slot: many posters, one taker (the thread that holds the claim).
+//! The bounded queue of events that were posted to a slot: many posters, one taker (the thread that
+//! holds the claim).
 //!
-//! It lies in the control part, which every member can write. A wrong word there loses or delays events; no loop here
-//! depends on one for its end, and no index is used unmasked.
+//! It lies in the control part, which every member can write. A wrong word there loses or delays
+//! events; no loop here depends on one for its end, and no index is used unmasked.
 
 use core::sync::atomic::AtomicU64;
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};

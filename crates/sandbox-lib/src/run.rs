@@ -1,11 +1,13 @@
-//! One run of a handler: claim the event, open the slot, arm the budget, call, close, charge, release.
+//! One run of a handler: claim the event, open the slot, arm the budget, call, close, charge,
+//! release.
 //!
-//! An event is claimed by exchanging one word, so a member and an agent that see the same event run it once. The word
-//! holds the thread that runs: when that thread is gone, killed in the middle, an agent releases the slot.
+//! An event is claimed by exchanging one word, so a member and an agent that see the same event run
+//! it once. The word holds the thread that runs: when that thread is gone, killed in the middle, an
+//! agent releases the slot.
 //!
-//! A run happens on the interrupted thread's time and at its priority. A service that manages priorities is first raised
-//! above the threads it manages, and lowered last, when the slot is released: a thread that were preempted while it
-//! holds the claim would stop the service.
+//! A run happens on the interrupted thread's time and at its priority. A service that manages
+//! priorities is first raised above the threads it manages, and lowered last, when the slot is
+//! released: a thread that were preempted while it holds the claim would stop the service.
 
 use crate::abi::{self, Control, EMPTY, Event, LIVE, PURE, RAISE, Record, Service, THREAD, TIMER};
 use crate::{bound, direct, gate, spin, sys};
@@ -14,7 +16,8 @@ use core::mem::offset_of;
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 
-/// A handler that waits, or is preempted, for this many times its budget is aborted, whatever CPU time it used.
+/// A handler that waits, or is preempted, for this many times its budget is aborted, whatever CPU
+/// time it used.
 const WALL_PER_BUDGET: u64 = 200;
 
 /// A run in which less time passed than this is charged that, nanoseconds.
@@ -94,7 +97,8 @@ fn is_paid(service: &Service, control: &Control, now: u64) -> bool {
     control.spent_ns.load(Relaxed) < service.reserve_ns
 }
 
-/// Lets the calling thread, which runs nothing but this slot, take faults on the slot's stack from now on.
+/// Lets the calling thread, which runs nothing but this slot, take faults on the slot's stack from
+/// now on.
 ///
 /// # Safety
 /// The slot is open for good in this process, which is a thread's.
@@ -107,7 +111,8 @@ pub(crate) unsafe fn keep_stack(slot: usize) {
     }
 }
 
-/// Whether an event of a slot may be due for its thread: else it sleeps without a look at the clock.
+/// Whether an event of a slot may be due for its thread: else it sleeps without a look at the
+/// clock.
 pub(crate) fn may_be_due(control: &Control) -> bool {
     control.queue.is_waiting() || control.promoted.load(Acquire) != 0 || control.due.load(Relaxed) != 0
 }
@@ -117,7 +122,8 @@ pub fn attempt(slot: usize, place: Place) -> Attempt {
     attempt_for(slot, place, None).0
 }
 
-/// Runs a slot's handler for a call of the program that this thread belongs to, with this value. Answers what the handler does.
+/// Runs a slot's handler for a call of the program that this thread belongs to, with this value.
+/// Answers what the handler does.
 pub(crate) fn direct(slot: usize, value: u64) -> (Attempt, i64) {
     attempt_for(slot, Place::Upcall, Some(value))
 }
@@ -195,7 +201,8 @@ struct Claimed {
 }
 
 impl Claimed {
-    /// Looks again, for another may have handled the event meanwhile; runs the handler for what is due.
+    /// Looks again, for another may have handled the event meanwhile; runs the handler for what is
+    /// due.
     fn begin(&mut self, called: Option<u64>) -> Attempt {
         let (service, control) = (&abi::directory().services[self.slot], abi::control(self.slot));
         let now = self.now;
@@ -232,7 +239,8 @@ impl Claimed {
         outcome
     }
 
-    /// Runs the handler within its reservation. `waiting`: the call that waits for the end; of a run that begins again it is found here.
+    /// Runs the handler within its reservation. `waiting`: the call that waits for the end; of a
+    /// run that begins again it is found here.
     fn run(&mut self, service: &Service, control: &Control, event: Option<Event>, waiting: &mut u64) -> Attempt {
         let now = self.now;
         if !is_paid(service, control, now) {
@@ -244,7 +252,8 @@ impl Claimed {
             return Attempt::Idle;
         };
         let record = abi::record(self.slot);
-        // SAFETY: the slot is open and claimed by this thread, so its record is this thread's until it is released.
+        // SAFETY: the slot is open and claimed by this thread, so its record is this thread's until
+        // it is released.
         let (event, (cause, cost)) = unsafe {
             // A run that begins again in a thread has the event that it had before.
             let event = match event {
@@ -287,7 +296,8 @@ impl Claimed {
     }
 }
 
-/// Charges a thread's wait on its CPU. Once the reservation is used up it sleeps at once: the window's next run begins a new one.
+/// Charges a thread's wait on its CPU. Once the reservation is used up it sleeps at once: the
+/// window's next run begins a new one.
 pub(crate) fn charge_wait(service: &Service, control: &Control, spent_ns: u64, misses: &AtomicU32) {
     if spent_ns == 0 {
         return;
@@ -318,7 +328,8 @@ fn charge(control: &Control, event: &Event, cost: u64, cause: u32, service: &Ser
     }
 }
 
-/// Calls the handler under its budget. Answers why it was aborted (0: it was not), and the CPU time it took.
+/// Calls the handler under its budget. Answers why it was aborted (0: it was not), and the CPU time
+/// it took.
 ///
 /// # Safety
 /// The slot is open and claimed by this thread; `record` is its record.
@@ -332,8 +343,8 @@ unsafe fn call(
     now: u64,
 ) -> (u32, u64) {
     let bottom = abi::PROTECTED + slot * abi::SLOT;
-    // SAFETY: the caller's promise. The handler runs on a stack of the slot, and a jump out of it ends at the landing of
-    // this very call.
+    // SAFETY: the caller's promise. The handler runs on a stack of the slot, and a jump out of it
+    // ends at the landing of this very call.
     unsafe {
         let r = &mut *record;
         r.sequence = r.sequence.wrapping_add(1);
@@ -364,7 +375,8 @@ unsafe fn call(
     }
 }
 
-/// CPU time of a run that is over. A short one is charged the time that passed, which is cheaper to read than the CPU clock.
+/// CPU time of a run that is over. A short one is charged the time that passed, which is cheaper to
+/// read than the CPU clock.
 fn cost(record: &Record) -> u64 {
     let tick_ns = abi::directory().tick_ns;
     // A thread that moved to a CPU whose counter is behind has a time that is no short one.
@@ -375,7 +387,8 @@ fn cost(record: &Record) -> u64 {
     }
 }
 
-/// Whether the budget of a run in progress is used up. `None`: yes; else the nanoseconds until the next check.
+/// Whether the budget of a run in progress is used up. `None`: yes; else the nanoseconds until the
+/// next check.
 pub(crate) fn remaining(record: &Record) -> Option<u64> {
     let used = sys::clock(sys::THREAD_CPU).saturating_sub(record.cpu_began);
     let passed = sys::now().saturating_sub(record.began);
@@ -391,7 +404,8 @@ pub(crate) fn remaining(record: &Record) -> Option<u64> {
 /// # Safety
 /// `record` is that of the run that this thread is in.
 pub(crate) unsafe fn leave(record: *mut Record) {
-    // SAFETY: the caller's promise. The stack pointer and the landing are those of `on_stack`, which has not returned.
+    // SAFETY: the caller's promise. The stack pointer and the landing are those of `on_stack`,
+    // which has not returned.
     unsafe {
         if (*record).pending != 0 {
             (*record).cause = (*record).pending;
@@ -405,11 +419,13 @@ pub fn is_live(slot: usize) -> bool {
     !matches!(abi::directory().services[slot % abi::SLOTS].state.load(Acquire), EMPTY | abi::REVOKED)
 }
 
-/// Calls `entry(context, event)` on another stack, with the record's stack for faults; answers the cause of an abort, or 0.
+/// Calls `entry(context, event)` on another stack, with the record's stack for faults; answers the
+/// cause of an abort, or 0.
 ///
-/// `sigaltstack` is called, unless the thread keeps it, on the new stack, since the kernel refuses it to a thread that is on its alternate stack. The
-/// thread's own one is put back by the caller: the kernel does so when a signal handler returns, but not in a program whose
-/// alternate stack was inherited across an exec, where it has size 0 and is not marked as disabled.
+/// `sigaltstack` is called, unless the thread keeps it, on the new stack, since the kernel refuses
+/// it to a thread that is on its alternate stack. The thread's own one is put back by the caller:
+/// the kernel does so when a signal handler returns, but not in a program whose alternate stack was
+/// inherited across an exec, where it has size 0 and is not marked as disabled.
 ///
 /// # Safety
 /// All pointers are those of one slot that is open; `stack` is the end of a stack, 16-byte aligned.

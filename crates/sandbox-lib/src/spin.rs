@@ -1,7 +1,8 @@
-//! A bounded wait on the CPU before a sleep: what comes within some microseconds costs no switch to the kernel and back.
+//! A bounded wait on the CPU before a sleep: what comes within some microseconds costs no switch to
+//! the kernel and back.
 //!
-//! It pays only where the one that is waited for runs on another CPU. So it learns: after [`TRIES`] waits in a row that were
-//! for nothing it is left out, but for one in [`RETRY`].
+//! It pays only where the one that is waited for runs on another CPU. So it learns: after [`TRIES`]
+//! waits in a row that were for nothing it is left out, but for one in [`RETRY`].
 
 use crate::{abi, sys};
 use core::sync::atomic::AtomicU32;
@@ -16,8 +17,8 @@ pub const LEFT_OUT: u32 = TRIES;
 /// One in so many is tried all the same.
 const RETRY: u32 = 256;
 
-/// Waits until `is_there`, for [`SPIN_NS`] at most. `misses` is the memory of those that wait for the same; all zeros at first. Answers
-/// whether it is there, and the nanoseconds that were spent.
+/// Waits until `is_there`, for [`SPIN_NS`] at most. `misses` is the memory of those that wait for
+/// the same; all zeros at first. Answers whether it is there, and the nanoseconds that were spent.
 pub fn wait(misses: &AtomicU32, mut is_there: impl FnMut() -> bool) -> (bool, u64) {
     let tick_ns = abi::directory().tick_ns;
     let missed = misses.load(Relaxed);

@@ -1,4 +1,5 @@
-//! System calls, made directly: libc's have another address in each member, and set a thread-local `errno`.
+//! System calls, made directly: libc's have another address in each member, and set a thread-local
+//! `errno`.
 //!
 //! Each answers what the kernel does: a result, or `-errno`.
 
@@ -53,7 +54,8 @@ const PRLIMIT: usize = 302;
 /// As the call demands: what it is given pointers to is there and may be read or written.
 pub unsafe fn call(number: usize, a: [usize; 6]) -> isize {
     let result: isize;
-    // SAFETY: the instruction changes rax, rcx, r11 and, for some calls, memory, as said; the rest is the caller's promise.
+    // SAFETY: the instruction changes rax, rcx, r11 and, for some calls, memory, as said; the rest
+    // is the caller's promise.
     unsafe {
         asm!(
             "syscall",
@@ -121,7 +123,8 @@ pub fn advise(address: usize, length: usize, advice: i32) -> isize {
     plain(MADVISE, address, length, advice as usize, 0)
 }
 
-/// A protection key of the process that the calling thread may not use; `-errno` where there is none.
+/// A protection key of the process that the calling thread may not use; `-errno` where there is
+/// none.
 pub fn key_alloc() -> isize {
     const NO_ACCESS: usize = 1;
     plain(PKEY_ALLOC, 0, NO_ACCESS, 0, 0)
@@ -137,7 +140,8 @@ pub fn protect_by_key(address: usize, length: usize, protection: i32, key: i32) 
     plain(PKEY_MPROTECT, address, length, protection as usize, key as usize)
 }
 
-/// Policy and real-time priority of a thread (0: the calling one). Priority 0 is `SCHED_OTHER`, else `SCHED_FIFO`.
+/// Policy and real-time priority of a thread (0: the calling one). Priority 0 is `SCHED_OTHER`,
+/// else `SCHED_FIFO`.
 pub fn set_priority(thread: i32, priority: i32) -> isize {
     let fifo = usize::from(priority > 0);
     plain(SCHED_SETSCHEDULER, thread as usize, fifo, &raw const priority as usize, 0)
@@ -177,7 +181,8 @@ pub fn bind(cpu: usize) -> isize {
     plain(SCHED_SETAFFINITY, 0, 128, &raw const set as usize, 0)
 }
 
-/// The action of a signal: reads the present one into `old`, sets `new` if there is one. Words: handler, flags, restorer, mask.
+/// The action of a signal: reads the present one into `old`, sets `new` if there is one. Words:
+/// handler, flags, restorer, mask.
 pub fn action(signal: i32, new: Option<&[u64; 4]>, old: Option<&mut [u64; 4]>) -> isize {
     let new = new.map_or(0, |new| &raw const *new as usize);
     let old = old.map_or(0, |old| &raw mut *old as usize);
@@ -201,7 +206,8 @@ pub fn yield_cpu() {
     plain(SCHED_YIELD, 0, 0, 0, 0);
 }
 
-/// A timer that sends `signal` with `value` to this thread of the calling process. Answers its id or `-errno`.
+/// A timer that sends `signal` with `value` to this thread of the calling process. Answers its id
+/// or `-errno`.
 pub fn timer_create(signal: i32, value: u64, thread: i32) -> isize {
     const SIGEV_THREAD_ID: u32 = 4;
     // struct sigevent: value, signal, notify, thread; 64 bytes.
@@ -272,7 +278,8 @@ pub fn read_word(descriptor: i32) -> isize {
     plain(READ, descriptor as usize, &raw mut word as usize, 8, 0)
 }
 
-/// Sets the alternate stack of the calling thread to what `sigaltstack` answered before; one of size 0 is none.
+/// Sets the alternate stack of the calling thread to what `sigaltstack` answered before; one of
+/// size 0 is none.
 pub fn set_alternate_stack(stack: &[u64; 3]) -> isize {
     const DISABLE: u64 = 2;
     let stack = if stack[2] == 0 { [0, DISABLE, 0] } else { *stack };
@@ -295,7 +302,8 @@ pub fn wake(word: &core::sync::atomic::AtomicU32) {
     plain(FUTEX, word.as_ptr() as usize, WAKE, i32::MAX as usize, 0);
 }
 
-/// Sleeps until a word in shared memory is not `seen` any more, for `ns` nanoseconds at most. Answers 0 when it was woken.
+/// Sleeps until a word in shared memory is not `seen` any more, for `ns` nanoseconds at most.
+/// Answers 0 when it was woken.
 pub fn sleep_on(word: &core::sync::atomic::AtomicU32, seen: u32, ns: u64) -> isize {
     const WAIT: usize = 0;
     let time = [ns / 1_000_000_000, ns % 1_000_000_000];
@@ -380,7 +388,8 @@ pub fn is_writable(path: &Text) -> bool {
     plain(ACCESS, path.bytes.as_ptr() as usize, 2, 0, 0) == 0
 }
 
-/// A path below `/proc/PID`. No indexing here: a check that could fail would pull in code that formats.
+/// A path below `/proc/PID`. No indexing here: a check that could fail would pull in code that
+/// formats.
 pub fn of_process(process: i32, file: &[u8]) -> Text {
     let mut digits = [0u8; 10];
     let (mut left, mut n) = (process.unsigned_abs(), 0);

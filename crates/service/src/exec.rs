@@ -1,4 +1,5 @@
-//! `orbit service exec`: starts a program as a member, passes requests to end on to it, and exits as it does.
+//! `orbit service exec`: starts a program as a member, passes requests to end on to it, and exits
+//! as it does.
 
 use crate::protocol::{Reply, Request};
 use crate::{ask, said};

@@ -1,4 +1,5 @@
-//! The host's process: owns native and wasm services, answers commands one by one, and tends owners and accounts between.
+//! The host's process: owns native and wasm services, answers commands one by one, and tends owners
+//! and accounts between.
 
 use crate::asked;
 use crate::config::Config;
@@ -53,7 +54,8 @@ struct Daemon {
     began: Instant,
 }
 
-/// Reads from a connection until a time: a peer that sends one byte now and then does not keep the host for longer.
+/// Reads from a connection until a time: a peer that sends one byte now and then does not keep the
+/// host for longer.
 struct Until<'a> {
     stream: &'a UnixStream,
     by: Instant,
@@ -70,7 +72,8 @@ impl Read for Until<'_> {
     }
 }
 
-/// Reads an object. Of regular files only: a pipe nobody writes to would keep the host, a device would fill its memory.
+/// Reads an object. Of regular files only: a pipe nobody writes to would keep the host, a device
+/// would fill its memory.
 fn read_object(path: &Path) -> Result<Vec<u8>> {
     use std::os::unix::fs::OpenOptionsExt;
     let failed = |error: std::io::Error| Error::system(path.display(), &error);
@@ -128,7 +131,8 @@ impl std::fmt::Display for Ready {
     }
 }
 
-/// Runs until SIGTERM or SIGINT; then what services set is put back. `ready` runs once commands are answered.
+/// Runs until SIGTERM or SIGINT; then what services set is put back. `ready` runs once commands are
+/// answered.
 ///
 /// # Errors
 /// When another host listens there, or the region, the interpreter or the socket is not available.
@@ -192,7 +196,8 @@ pub fn run(
     while !STOP.load(Ordering::Relaxed) {
         let mut polled = [libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
         let _ = poll::poll(&mut polled, Some(TEND.saturating_sub(tended.elapsed())));
-        // One command at a time: a flood of them delays neither the end nor what is due to owners and accounts.
+        // One command at a time: a flood of them delays neither the end nor what is due to owners
+        // and accounts.
         if let Ok((stream, _)) = listener.accept() {
             // A client that went away is its own affair.
             let _ = daemon.serve(&stream);
@@ -214,7 +219,8 @@ pub fn run(
             eprintln!("orbit service: {what}");
         }
     }
-    // Otherwise they could not join the next host. One that has exited or cannot be stopped stays as it is.
+    // Otherwise they could not join the next host. One that has exited or cannot be stopped stays
+    // as it is.
     let members: Vec<i32> = daemon.members().collect();
     members.into_iter().for_each(|pid| drop(daemon.host.leave(pid)));
     Ok(())
@@ -244,7 +250,8 @@ extern "C" fn stop(_: i32) {
 }
 
 impl Daemon {
-    /// Loads what the configuration names. The first that fails fails the host: one that runs half of it would not be noticed.
+    /// Loads what the configuration names. The first that fails fails the host: one that runs half
+    /// of it would not be noticed.
     fn begin(&mut self, config: &Config) -> Result<()> {
         for process in &config.members {
             self.host.join(*process)?;
@@ -562,7 +569,8 @@ fn admit_memory(name: &str, wanted: usize, there: usize, machine: usize) -> Resu
         return Ok(());
     }
     let text = format!(
-        "service {name:?}: {wanted} bytes of memory: the machine has {machine}, and services may use {there} of them already: ask for less"
+        "service {name:?}: {wanted} bytes of memory: the machine has {machine}, and services may use {there} of them \
+         already: ask for less"
     );
     Err(Error::new(Kind::Full, text))
 }

@@ -1,4 +1,5 @@
-//! `orbit service`: a host of services in a process of its own, and the commands that reach it by a socket.
+//! `orbit service`: a host of services in a process of its own, and the commands that reach it by a
+//! socket.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
@@ -56,7 +57,8 @@ pub struct Args {
 enum What {
     /// Hosts services until SIGTERM or SIGINT; then puts back what they set and lets members leave.
     Run {
-        /// What is loaded from the start, and settings: a file as crates/service/services.toml shows.
+        /// What is loaded from the start, and settings: a file as crates/service/services.toml
+        /// shows.
         #[arg(long, short, value_name = "FILE")]
         config: Option<PathBuf>,
         /// The processor of agents and ticks [default: 0].
@@ -66,8 +68,8 @@ enum What {
         #[arg(long, value_parser = time)]
         tick: Option<Duration>,
     },
-    /// Starts a program as a member, before its first instruction; passes signals on to it; exits as it does, with 128 more than its
-    /// number if a signal ended it.
+    /// Starts a program as a member, before its first instruction; passes signals on to it; exits
+    /// as it does, with 128 more than its number if a signal ended it.
     Exec {
         /// The program and its arguments.
         #[arg(last = true, required = true)]
@@ -85,7 +87,8 @@ enum What {
     },
     /// Loads a service and prints its number.
     Load {
-        /// A wasm module; with --class native or thread an ELF object, with --class bpf a BPF object.
+        /// A wasm module; with --class native or thread an ELF object, with --class bpf a BPF
+        /// object.
         file: PathBuf,
         /// The process it belongs to: it ends with that.
         #[arg(long, value_name = "PID")]
@@ -96,9 +99,10 @@ enum What {
         /// Memory of a wasm module: bytes, or with K or M.
         #[arg(long, default_value = "256K", value_parser = memory)]
         memory: usize,
-        /// Events, repeatable: tick=10ms; psi=memory:150ms/2s (tasks stalled so long; also cpu, io; of the owner's control group
-        /// if it has one); fd=5 (that descriptor of the owner became readable); tracepoint=sched_process_exec; service=w1 (that
-        /// service ran). Posted events always start it. A BPF object has ticks, and the tracepoints that it names itself.
+        /// Events, repeatable: tick=10ms; psi=memory:150ms/2s (tasks stalled so long; also cpu, io;
+        /// of the owner's control group if it has one); fd=5 (that descriptor of the owner became
+        /// readable); tracepoint=sched_process_exec; service=w1 (that service ran). Posted events
+        /// always start it. A BPF object has ticks, and the tracepoints that it names itself.
         #[arg(long, value_name = "SOURCE")]
         on: Vec<String>,
         /// A handle: cpu:priority:set(pid=42,min=0,max=80) or cpu:used:get(pid=42).
@@ -113,7 +117,8 @@ enum What {
         /// As --class native.
         #[arg(long, conflicts_with = "class")]
         native: bool,
-        /// As --class thread: native code has a thread of its own from the start; else it gets one once it asks to wait.
+        /// As --class thread: native code has a thread of its own from the start; else it gets one
+        /// once it asks to wait.
         #[arg(long, conflicts_with = "class")]
         thread: bool,
     },
@@ -132,8 +137,8 @@ enum What {
     Metrics,
     /// Reads an attribute, or sets it through its guard.
     Attr {
-        /// cpu:priority, cpu:used, cpu:nice, cpu:weight, cpu:max, memory:used, memory:cache, descriptors:open,
-        /// descriptors:limit or descriptors:idle.
+        /// cpu:priority, cpu:used, cpu:nice, cpu:weight, cpu:max, memory:used, memory:cache,
+        /// descriptors:open, descriptors:limit or descriptors:idle.
         class: String,
         /// The thread or process.
         pid: i32,
@@ -200,7 +205,8 @@ pub fn run(args: &Args) -> Done {
     run_with(args, || Engine::new().map(|engine| Box::new(engine) as Box<dyn Loader>))
 }
 
-/// Runs the command. A host makes handlers of wasm modules by `loader`, which is called once in its process.
+/// Runs the command. A host makes handlers of wasm modules by `loader`, which is called once in its
+/// process.
 pub fn run_with(args: &Args, loader: impl FnOnce() -> orbit_services::Result<Box<dyn Loader>>) -> Done {
     let socket = args.socket.clone().unwrap_or_else(protocol::default_socket);
     let request = match &args.what {

@@ -14,8 +14,8 @@ pub const EVENT_AT: u32 = 512;
 pub const ARGUMENTS_AT: u32 = 1024;
 /// Bytes of `struct orbit_control`.
 pub const CONTROL: usize = 56;
-/// The least time between two ticks: below it the agent, which is real-time where it may be, would do nothing but count
-/// ticks that the budget does not cover.
+/// The least time between two ticks: below it the agent, which is real-time where it may be, would
+/// do nothing but count ticks that the budget does not cover.
 const MIN_PERIOD: Duration = Duration::from_micros(100);
 /// Handles of a service at most, as in `orbit_service.h`.
 const HANDLES: usize = 32;
@@ -32,7 +32,8 @@ const FAILED: i64 = -5;
 /// Judges what is asked for before an engine sees the module.
 ///
 /// # Errors
-/// `Invalid` for too many handles or arguments, a short period, no memory or more than a module can reach; `BadObject` for what is no module.
+/// `Invalid` for too many handles or arguments, a short period, no memory or more than a module can
+/// reach; `BadObject` for what is no module.
 pub fn check(spec: &WasmSpec, module: &[u8], handles: usize) -> Result<()> {
     let name = &spec.name;
     let invalid = |text: String| Err(Error::new(Kind::Invalid, format!("service {name:?}: {text}")));

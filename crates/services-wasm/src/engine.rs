@@ -1,5 +1,6 @@
-//! What an engine is to the host: it makes a handler of a module, and the handler runs. Two are there: the interpreter of this
-//! crate ([`crate::Engine`]), for all, and the compiler of `orbit-services-wasmtime`, for long handlers.
+//! What an engine is to the host: it makes a handler of a module, and the handler runs. Two are
+//! there: the interpreter of this crate ([`crate::Engine`]), for all, and the compiler of
+//! `orbit-services-wasmtime`, for long handlers.
 
 use crate::WasmSpec;
 use orbit_services::grant::Granted;
@@ -25,8 +26,9 @@ pub trait Loader: Send {
     /// Loads a module with these handles.
     ///
     /// # Errors
-    /// `BadObject`, with what is wrong with the module: no valid wasm, a start function, imports that services have not got,
-    /// more memory than allowed, no handler. `Invalid` for what [`crate::calls::check`] refuses.
+    /// `BadObject`, with what is wrong with the module: no valid wasm, a start function, imports
+    /// that services have not got, more memory than allowed, no handler. `Invalid` for what
+    /// [`crate::calls::check`] refuses.
     fn load(&self, spec: &WasmSpec, module: &[u8], grants: Vec<Granted>) -> Result<Box<dyn Handler>>;
 }
 

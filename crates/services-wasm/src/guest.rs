@@ -1,4 +1,5 @@
-//! The interpreter: one wasm service in it, its memory, the calls it makes, and one run of its handler.
+//! The interpreter: one wasm service in it, its memory, the calls it makes, and one run of its
+//! handler.
 
 use crate::calls::{self, ARGUMENTS_AT, CONTROL, Calls, EVENT_AT, PAGE};
 use crate::engine::{Handler, Loader, Outcome};
@@ -24,7 +25,8 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// Sets it up, and measures how much fuel a microsecond of CPU time is on this machine: some milliseconds.
+    /// Sets it up, and measures how much fuel a microsecond of CPU time is on this machine: some
+    /// milliseconds.
     ///
     /// # Errors
     /// `Unsupported` if the interpreter does not run its own measurement.
@@ -49,7 +51,8 @@ impl Engine {
     }
 }
 
-/// The CPU's counter of time: what calls take is charged by it, since a clock would cost more than most calls.
+/// The CPU's counter of time: what calls take is charged by it, since a clock would cost more than
+/// most calls.
 fn ticks() -> u64 {
     // SAFETY: the instruction reads a counter.
     unsafe { std::arch::x86_64::_rdtsc() }
@@ -65,7 +68,8 @@ const LOOP: &[u8] = &[
     3, 0x40, 0x20, 0, 0x42, 1, 0x7c, 0x21, 0, 0x0c, 0, 0x0b, 0x0b,
 ];
 
-/// Runs a loop out of fuel a few times, and takes the slowest as the interpreter's speed: other code costs more for its fuel.
+/// Runs a loop out of fuel a few times, and takes the slowest as the interpreter's speed: other
+/// code costs more for its fuel.
 fn calibrate(engine: &wasmi::Engine) -> std::result::Result<f64, wasmi::Error> {
     const FUEL: u64 = 2_000_000;
     let module = Module::new(engine, LOOP)?;
@@ -132,8 +136,9 @@ impl Service {
     /// Loads a module with these handles.
     ///
     /// # Errors
-    /// `BadObject`, with what is wrong with the module: no valid wasm, a start function, imports that services have not got,
-    /// more memory than allowed, no handler. `Invalid` for too many handles or arguments.
+    /// `BadObject`, with what is wrong with the module: no valid wasm, a start function, imports
+    /// that services have not got, more memory than allowed, no handler. `Invalid` for too many
+    /// handles or arguments.
     pub fn load(engine: &Engine, spec: &WasmSpec, module: &[u8], grants: Vec<Granted>) -> Result<Service> {
         let name = &spec.name;
         let wrong = |why: String| Error::new(Kind::BadObject, format!("service {name:?}: {why}"));
@@ -158,7 +163,8 @@ impl Service {
         let linker = imports(&engine.engine).map_err(|error| wrong(error.to_string()))?;
         let instance = linker.instantiate_and_start(&mut store, &module).map_err(|error| {
             wrong(format!(
-                "{error}; it may import \"orbit\" now, get, set, control_step, question and answer, and use {} bytes of memory",
+                "{error}; it may import \"orbit\" now, get, set, control_step, question and answer, and use {} bytes \
+                 of memory",
                 spec.memory
             ))
         })?;
@@ -244,7 +250,8 @@ fn is_out_of_fuel(error: &wasmi::Error) -> bool {
     error.as_trap_code() == Some(TrapCode::OutOfFuel) || matches!(error.kind(), ErrorKind::Fuel(_))
 }
 
-/// The calls of `orbit_service.h`. Each consumes fuel by the time it takes, so a loop of calls is bounded as any other.
+/// The calls of `orbit_service.h`. Each consumes fuel by the time it takes, so a loop of calls is
+/// bounded as any other.
 fn imports(engine: &wasmi::Engine) -> std::result::Result<Linker<Guest>, wasmi::Error> {
     let mut linker = Linker::new(engine);
     linker.func_wrap("orbit", "now", |mut caller: Caller<'_, Guest>| charged(&mut caller, |_| Ok(sys::now())))?;

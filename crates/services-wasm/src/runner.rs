@@ -1,4 +1,5 @@
-//! The agent thread of wasm services: takes their events in the order of their times, one run after the other.
+//! The agent thread of wasm services: takes their events in the order of their times, one run after
+//! the other.
 
 use crate::engine::{Handler, Outcome};
 use crate::guest::WasmSpec;
@@ -73,7 +74,8 @@ struct State {
     stop: bool,
 }
 
-/// The thread and what it runs. Dropping it stops the thread; it does not put back what services set: see [`Runner::unload`].
+/// The thread and what it runs. Dropping it stops the thread; it does not put back what services
+/// set: see [`Runner::unload`].
 pub struct Runner {
     shared: Arc<(Mutex<State>, Condvar)>,
     thread: Option<JoinHandle<()>>,
@@ -88,8 +90,9 @@ impl std::fmt::Debug for Runner {
 }
 
 impl Runner {
-    /// Starts the thread on a processor, at this real-time priority where it is allowed one (0: an ordinary thread).
-    /// `limit`: share of a CPU that all services together may reserve; `aborts`: after which one is revoked.
+    /// Starts the thread on a processor, at this real-time priority where it is allowed one (0: an
+    /// ordinary thread). `limit`: share of a CPU that all services together may reserve; `aborts`:
+    /// after which one is revoked.
     ///
     /// # Errors
     /// `System` when no thread can be made.
@@ -113,7 +116,8 @@ impl Runner {
         Ok(Runner { shared, thread: Some(thread), limit, priority })
     }
 
-    /// The thread's real-time priority; 0: it is an ordinary thread, since the host may not have one.
+    /// The thread's real-time priority; 0: it is an ordinary thread, since the host may not have
+    /// one.
     pub fn priority(&self) -> i32 {
         self.priority
     }
@@ -160,7 +164,8 @@ impl Runner {
     /// Asks a service: an event starts its handler, which answers. See [`Pending::wait`].
     ///
     /// # Errors
-    /// `NotFound`, also of one that was revoked; `Full` while as many questions wait as there are places.
+    /// `NotFound`, also of one that was revoked; `Full` while as many questions wait as there are
+    /// places.
     pub fn ask(&self, id: Id, question: &Question) -> Result<Pending> {
         let asked = {
             let state = lock(&self.shared.0);

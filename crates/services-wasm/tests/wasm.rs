@@ -1,4 +1,5 @@
-//! Wasm services: the same sources as native ones do the same, and what misbehaves is aborted and revoked.
+//! Wasm services: the same sources as native ones do the same, and what misbehaves is aborted and
+//! revoked.
 
 use orbit_services::{Budget, GrantRequest, Guard, Host, Options};
 use orbit_services_wasm::{Engine, Handler, Id, Outcome, Runner, Service, WasmSpec};

@@ -1,5 +1,5 @@
-//! Modules changed at random: each is refused or runs within its budget, and a healthy service beside it is unharmed. 1,000
-//! with ORBIT_TEST_FULL=1.
+//! Modules changed at random: each is refused or runs within its budget, and a healthy service
+//! beside it is unharmed. 1,000 with ORBIT_TEST_FULL=1.
 
 use orbit_services::{Budget, Event, sys};
 use orbit_services_wasm::{Engine, Handler, Outcome, Service, WasmSpec};
@@ -52,7 +52,8 @@ fn changed_modules_are_refused_or_bounded() {
                         Outcome::Overrun | Outcome::Trapped => aborted += 1,
                     }
                     let used = Duration::from_nanos(sys::clock(sys::THREAD_CPU) - began);
-                    // Fuel is calibrated by a loop: other code may take some times as long. A loaded machine is no excuse.
+                    // Fuel is calibrated by a loop: other code may take some times as long. A
+                    // loaded machine is no excuse.
                     assert!(used < Duration::from_millis(100), "round {round}, {}: {used:?}", way as char);
                 }
             }

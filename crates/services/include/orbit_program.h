@@ -9,7 +9,8 @@
  *               orbit_report(cache, shrink_to(bytes));                      // what it has then
  *   }
  *
- * Functions answer 0 or a negative errno, unless said. Only Linux on x86-64. Any thread may report; one waits.
+ * Functions answer 0 or a negative errno, unless said. Only Linux on x86-64. Any thread may report;
+ * one waits.
  */
 #ifndef ORBIT_PROGRAM_H
 #define ORBIT_PROGRAM_H
@@ -119,7 +120,8 @@ static inline int orbit_has_host(const struct orbit_program *program)
 	return program->table && (!kill(program->host, 0) || errno == EPERM);
 }
 
-/* Publishes an attribute of this process, or once more. A null pointer when all places are taken. */
+/* Publishes an attribute of this process, or once more. A null pointer when all places are
+ * taken. */
 static inline struct orbit_published *orbit_publish(struct orbit_program *program, uint32_t class_, int64_t min,
 						    int64_t max, int64_t present)
 {
@@ -150,7 +152,8 @@ static inline struct orbit_published *orbit_publish(struct orbit_program *progra
 	return found;
 }
 
-/* Waits for a service to ask for a value, `ms` milliseconds at most. 1 with the value, within the range; 0 without. */
+/* Waits for a service to ask for a value, `ms` milliseconds at most. 1 with the value, within
+ * the range; 0 without. */
 static inline int orbit_wait(struct orbit_program *program, struct orbit_published *place, int ms, int64_t *value)
 {
 	uint32_t *seen = &program->seen[place - program->table];
@@ -182,7 +185,8 @@ static inline void orbit_withdraw(struct orbit_published *place)
 	__atomic_store_n(&place->process, 0, __ATOMIC_RELEASE);
 }
 
-/* Posts an event to a service, by the number that `orbit service ls` shows. -ENOENT when there is none. */
+/* Posts an event to a service, by the number that `orbit service ls` shows. -ENOENT when there
+ * is none. */
 static inline int orbit_post(struct orbit_program *program, const char *service, uint64_t value)
 {
 	char line[128], answer[256];

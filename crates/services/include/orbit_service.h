@@ -1,13 +1,16 @@
 /* What a service is written against. The same source builds as a native service (in the sandbox region) and as a wasm
  * module (on an agent):
  *
- *   cc -O2 -fPIC -shared -nostdlib -ffreestanding -fno-stack-protector -Wl,--hash-style=sysv -Wl,--build-id=none \
+ *   cc -O2 -fPIC -shared -nostdlib -ffreestanding -fno-stack-protector -Wl,--hash-style=sysv
+ *   -Wl,--build-id=none \
  *      -Wl,-T,orbit_service.ld -o s.so s.c
- *   clang --target=wasm32 -O2 -nostdlib -ffreestanding -Wl,--no-entry -Wl,--allow-undefined -o s.wasm s.c
+ *   clang --target=wasm32 -O2 -nostdlib -ffreestanding -Wl,--no-entry -Wl,--allow-undefined -o
+ *   s.wasm s.c
  *
- * A service has no libc, no thread-local storage and no constructors. Its handler runs to its end within its budget, or is
- * aborted; its own data then stays as the abort found it. No call blocks but orbit_sleep; a handler that calls
- * orbit_may_wait first may make blocking calls of its own after it.
+ * A service has no libc, no thread-local storage and no constructors. Its handler runs to its end
+ * within its budget, or is aborted; its own data then stays as the abort found it. No call blocks
+ * but orbit_sleep; a handler that calls orbit_may_wait first may make blocking calls of its own
+ * after it.
  */
 #ifndef ORBIT_SERVICE_H
 #define ORBIT_SERVICE_H
@@ -68,7 +71,8 @@ struct orbit_control {
 	int64_t integral_ns, error_ns;
 };
 
-/* A question: a system call of a guest of `orbit hijack`, whose rule says `ask service NAME`. The guest waits. */
+/* A question: a system call of a guest of `orbit hijack`, whose rule says `ask service NAME`.
+ * The guest waits. */
 struct orbit_question {
 	uint64_t call;        /* its number */
 	uint64_t argument[6];
@@ -92,7 +96,8 @@ ORBIT_IMPORT(get) int64_t orbit_get(uint64_t handle, int64_t *value);
 ORBIT_IMPORT(set) int64_t orbit_set(uint64_t handle, int64_t value);
 /* One step of a share's controller: 1 if the process is owed time in this period. */
 ORBIT_IMPORT(control_step) int32_t orbit_control_step(struct orbit_control *control, uint64_t now_ns, uint64_t used_ns);
-/* Reads the question of an ORBIT_QUESTION event: 0, or -ORBIT_ENOENT when it does not wait any more. */
+/* Reads the question of an ORBIT_QUESTION event: 0, or -ORBIT_ENOENT when it does not wait any
+ * more. */
 ORBIT_IMPORT(question) int64_t orbit_question(uint64_t number, struct orbit_question *question);
 /* Answers it, in this run or a later one: 0, or -ORBIT_ENOENT when nobody waits for the answer. */
 ORBIT_IMPORT(answer) int64_t orbit_answer(uint64_t number, uint32_t verdict, int64_t result);

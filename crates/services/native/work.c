@@ -1,5 +1,6 @@
-// A service for measurements: touches so many bytes of its data, a byte in each cache line, and answers its event's value, also
-// through its first handle, if it has one. Arguments: the bytes, and whether to spin instead until it is aborted (two uint32_t).
+// A service for measurements: touches so many bytes of its data, a byte in each cache line, and
+// answers its event's value, also through its first handle, if it has one. Arguments: the bytes,
+// and whether to spin instead until it is aborted (two uint32_t).
 #include "orbit_service.h"
 
 static volatile unsigned char data[24 * 1024];

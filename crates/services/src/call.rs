@@ -1,11 +1,12 @@
-//! A member's own calls of services: see [`orbit_sandbox_lib::direct`], which the library inside the region has. The C face of the
-//! same is `orbit_call` of `orbit_program.h`.
+//! A member's own calls of services: see [`orbit_sandbox_lib::direct`], which the library inside
+//! the region has. The C face of the same is `orbit_call` of `orbit_program.h`.
 
 use crate::error::{Error, Kind, Result};
 use orbit_sandbox_lib::{abi, direct};
 use std::fs;
 
-/// A native service that this process, a member, can call. Any thread may, as long as the process is a member.
+/// A native service that this process, a member, can call. Any thread may, as long as the process
+/// is a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Callee {
     slot: u64,
@@ -39,15 +40,17 @@ impl Callee {
         Ok(Callee { slot, generation })
     }
 
-    /// Calls the handler with this value and waits for its end. Answers what it does (`orbit_return`), 0 if it does not.
+    /// Calls the handler with this value and waits for its end. Answers what it does
+    /// (`orbit_return`), 0 if it does not.
     ///
     /// # Errors
-    /// `NotFound` when the service is gone or revoked; `Full` when its queue or its reservation is used up; `Unsupported` for a service
-    /// whose events are an agent's; `System` with `ECANCELED` when the run was aborted, with `EINPROGRESS` when it waits in a thread.
+    /// `NotFound` when the service is gone or revoked; `Full` when its queue or its reservation is
+    /// used up; `Unsupported` for a service whose events are an agent's; `System` with `ECANCELED`
+    /// when the run was aborted, with `EINPROGRESS` when it waits in a thread.
     pub fn call(&self, value: u64) -> Result<i64> {
         let mut answer = 0i64;
-        // SAFETY: `find` has seen the region in this process, whose host wrote the address of this function, of this
-        // signature; the answer is a local.
+        // SAFETY: `find` has seen the region in this process, whose host wrote the address of this
+        // function, of this signature; the answer is a local.
         let result = unsafe {
             let enter: unsafe extern "C" fn(u64, u64, u64, *mut i64) -> i64 =
                 std::mem::transmute(abi::directory().library.call as usize);
@@ -61,7 +64,8 @@ impl Callee {
             direct::UNPAID => Err(Error::new(Kind::Full, format!("{id} has used up the CPU time of its window"))),
             direct::NOT_HERE => {
                 let text = format!(
-                    "{id} cannot run in this process: its events are an agent's, or the program has its own handler of SIGSEGV: post them"
+                    "{id} cannot run in this process: its events are an agent's, or the program has its own handler \
+                     of SIGSEGV: post them"
                 );
                 Err(Error::new(Kind::Unsupported, text))
             }

@@ -1,4 +1,5 @@
-//! What a handle stands for, on the host's side: an attribute of one target, the rights to it, and its guard.
+//! What a handle stands for, on the host's side: an attribute of one target, the rights to it, and
+//! its guard.
 
 use crate::error::{Error, Kind, Result};
 use crate::manager::{AttributeClass, Manager};
@@ -6,8 +7,8 @@ use orbit_sandbox_lib::abi::{GET, Grant, SET};
 use orbit_sandbox_lib::guard::{Guard, Verdict};
 use std::sync::Arc;
 
-/// See the module's head. Made by [`crate::Host::grant`], which notes the attribute's value, so that it can be put back
-/// also when the host is killed; given back by [`crate::Host::release`].
+/// See the module's head. Made by [`crate::Host::grant`], which notes the attribute's value, so
+/// that it can be put back also when the host is killed; given back by [`crate::Host::release`].
 #[derive(Clone, Debug)]
 pub struct Granted {
     pub(crate) manager: Arc<dyn Manager>,
@@ -49,15 +50,16 @@ impl Granted {
         self.manager.read(&self.class, self.target)
     }
 
-    /// Asks for a value: what the guard says, and what came of applying it (nothing is applied where the guard refuses).
+    /// Asks for a value: what the guard says, and what came of applying it (nothing is applied
+    /// where the guard refuses).
     pub fn set(&self, value: i64) -> (Verdict, Result<()>) {
         let verdict = if self.may_set() { self.guard.judge(value) } else { Verdict::NoRight };
         let applied = verdict.value().map_or(Ok(()), |value| self.manager.apply(&self.class, self.target, value));
         (verdict, applied)
     }
 
-    /// Puts back what the attribute was when it was granted, if it may have been set. A target that is gone needs nothing put
-    /// back.
+    /// Puts back what the attribute was when it was granted, if it may have been set. A target that
+    /// is gone needs nothing put back.
     ///
     /// # Errors
     /// Those of [`Manager::apply`], with the attribute and the value.

@@ -1,4 +1,5 @@
-//! What the host grants: handles of attributes, for processes of the owner's user, noted so that they are put back.
+//! What the host grants: handles of attributes, for processes of the owner's user, noted so that
+//! they are put back.
 
 use super::Host;
 use crate::error::{Error, Kind, Result};
@@ -8,11 +9,13 @@ use orbit_sandbox_lib::abi::{self, GRANTS, SET};
 use std::fs;
 
 impl Host {
-    /// Makes what a service of this owner asks for, all of it or nothing. What may be set is noted, to be put back.
+    /// Makes what a service of this owner asks for, all of it or nothing. What may be set is noted,
+    /// to be put back.
     ///
     /// # Errors
-    /// `NotFound` for classes, owners and targets that are not there; `Denied` for what the owner's user may not have;
-    /// `Invalid` beyond [`GRANTS`]; `Full` beyond [`abi::LEDGER`] attributes of all services together.
+    /// `NotFound` for classes, owners and targets that are not there; `Denied` for what the owner's
+    /// user may not have; `Invalid` beyond [`GRANTS`]; `Full` beyond [`abi::LEDGER`] attributes of
+    /// all services together.
     pub fn grant(&mut self, owner: i32, requests: &[GrantRequest]) -> Result<Vec<Granted>> {
         let mut grants = Vec::new();
         for request in requests {
@@ -71,7 +74,8 @@ impl Host {
         Ok(Granted { manager, class, target, rights, guard, original, entry })
     }
 
-    /// Reads an attribute in the name of this process, or sets it through its guard, for good. Answers the value that it has then.
+    /// Reads an attribute in the name of this process, or sets it through its guard, for good.
+    /// Answers the value that it has then.
     ///
     /// # Errors
     /// As [`Host::grant`]; `Invalid` for a value that the guard refuses; those of the manager.
@@ -93,7 +97,8 @@ impl Host {
         granted.read()
     }
 
-    /// Puts back what was set through these, and strikes them off. No service may use them any more.
+    /// Puts back what was set through these, and strikes them off. No service may use them any
+    /// more.
     pub fn release(&mut self, grants: &[Granted]) {
         for granted in grants {
             if let Err(error) = granted.restore() {

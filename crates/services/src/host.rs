@@ -1,8 +1,9 @@
-//! The host: owns the region, the managers, the accounts and the agents, and decides who may do what.
+//! The host: owns the region, the managers, the accounts and the agents, and decides who may do
+//! what.
 //!
-//! It is not on the way of an event: members and agents take events by themselves, under the rules that the host wrote
-//! into the public part. [`Host::tend`] does the rest, whenever its caller has time: owners that ended, services that
-//! were aborted too often, agents that died.
+//! It is not on the way of an event: members and agents take events by themselves, under the rules
+//! that the host wrote into the public part. [`Host::tend`] does the rest, whenever its caller has
+//! time: owners that ended, services that were aborted too often, agents that died.
 
 use crate::account::Account;
 use crate::agent::{Agent, Part};
@@ -91,7 +92,8 @@ impl Host {
             return Err(Error::new(
                 Kind::Invalid,
                 format!(
-                    "a host needs a processor and two signals, of 34 to 64, 16 or 23: {:?} and {upcall}, {budget} given",
+                    "a host needs a processor and two signals, of 34 to 64, 16 or 23: {:?} and {upcall}, {budget} \
+                     given",
                     options.cpus
                 ),
             ));
@@ -144,9 +146,9 @@ impl Host {
         self.managers.iter().flat_map(|manager| manager.classes())
     }
 
-    /// Adds a manager. Services that run in the host (wasm, and what a service in the kernel asks for) reach its classes;
-    /// native services do not, since its code is not in the region. What they set is put back by the host, not by agents
-    /// after the host was killed.
+    /// Adds a manager. Services that run in the host (wasm, and what a service in the kernel asks
+    /// for) reach its classes; native services do not, since its code is not in the region. What
+    /// they set is put back by the host, not by agents after the host was killed.
     ///
     /// # Errors
     /// `Invalid` when a class has the number or name of one that is there.
@@ -202,8 +204,8 @@ impl Host {
         self.members.remove(&process);
     }
 
-    /// Takes off the list what is no member any more: it has exited, or executed another program. The kernel half has
-    /// stopped upcalls there already.
+    /// Takes off the list what is no member any more: it has exited, or executed another program.
+    /// The kernel half has stopped upcalls there already.
     pub fn forget_former_members(&mut self) {
         let signal = self.options.signals.0;
         let (members, former): (BTreeSet<i32>, BTreeSet<i32>) =
@@ -214,8 +216,9 @@ impl Host {
         }
     }
 
-    /// Starts ticks that make upcalls, of this period: by a program in the kernel, else by clocks of the members' threads
-    /// ([`Host::start_clocks`]). Where neither is possible, agents take every event, and [`Host::no_ticks`] says why.
+    /// Starts ticks that make upcalls, of this period: by a program in the kernel, else by clocks
+    /// of the members' threads ([`Host::start_clocks`]). Where neither is possible, agents take
+    /// every event, and [`Host::no_ticks`] says why.
     pub fn start_ticks(&mut self, period: Duration) {
         match Ticks::start(self.options.signals, period.as_nanos() as u64, &self.options.cpus) {
             Ok(mut ticks) => {
@@ -233,8 +236,9 @@ impl Host {
         }
     }
 
-    /// Starts a clock in each thread of the members, which makes upcalls while the thread runs: that needs no rights, for
-    /// processes of the own user. Threads that begin later are found by [`Host::tend`].
+    /// Starts a clock in each thread of the members, which makes upcalls while the thread runs:
+    /// that needs no rights, for processes of the own user. Threads that begin later are found by
+    /// [`Host::tend`].
     ///
     /// # Errors
     /// `Unsupported`, with what the kernel said.
@@ -283,8 +287,8 @@ impl Host {
     /// Loads a native service from an ELF object.
     ///
     /// # Errors
-    /// `BadObject`; `Full` when slots or CPU time are used up; `Denied` for handles that the owner may not have;
-    /// `NotFound` for classes, owners and targets that are not there; `Invalid`.
+    /// `BadObject`; `Full` when slots or CPU time are used up; `Denied` for handles that the owner
+    /// may not have; `NotFound` for classes, owners and targets that are not there; `Invalid`.
     pub fn load(&mut self, spec: &Spec, object: &[u8]) -> Result<ServiceId> {
         let name = &spec.name;
         if spec.arguments.len() > abi::ARGUMENTS {
@@ -413,8 +417,8 @@ impl Host {
         })
     }
 
-    /// Posts an event with this value: it starts the service's handler. Answers false when the service's queue is full: then
-    /// the event is dropped and counted.
+    /// Posts an event with this value: it starts the service's handler. Answers false when the
+    /// service's queue is full: then the event is dropped and counted.
     ///
     /// # Errors
     /// `NotFound`.
@@ -465,8 +469,8 @@ impl Host {
         Ok(())
     }
 
-    /// An eventfd to which each run of a service adds 1, for [`Opened::service`]. A thread waits for the runs until all copies
-    /// of the answer are dropped, or the service is unloaded.
+    /// An eventfd to which each run of a service adds 1, for [`Opened::service`]. A thread waits
+    /// for the runs until all copies of the answer are dropped, or the service is unloaded.
     ///
     /// # Errors
     /// `NotFound`; `System`.
@@ -488,7 +492,8 @@ impl Host {
                 }
                 let now = control.runs.load(SeqCst);
                 if now != before {
-                    // A counter that a member falsified adds a wrong number, no more; a full one is readable anyhow.
+                    // A counter that a member falsified adds a wrong number, no more; a full one is
+                    // readable anyhow.
                     let runs = now.saturating_sub(before).clamp(1, u64::from(u32::MAX));
                     let _ = counter.write(&runs.to_ne_bytes());
                     before = now;
@@ -512,12 +517,12 @@ impl Host {
         self.sources.as_mut().ok_or_else(|| Error::new(Kind::Unsupported, "there is no thread of sources"))
     }
 
-    /// Unloads a service and puts back what it set. Waits until a run in progress is over: its budget at most, unless
-    /// the thread that runs it does not get a CPU.
+    /// Unloads a service and puts back what it set. Waits until a run in progress is over: its
+    /// budget at most, unless the thread that runs it does not get a CPU.
     ///
     /// # Errors
-    /// `NotFound`; `System` with `EBUSY` when a run does not end within a second: the service starts no more runs, and
-    /// the call may be repeated.
+    /// `NotFound`; `System` with `EBUSY` when a run does not end within a second: the service
+    /// starts no more runs, and the call may be repeated.
     pub fn unload(&mut self, id: ServiceId) -> Result<()> {
         self.of(id)?;
         self.stop(id.slot)?;
@@ -526,13 +531,15 @@ impl Host {
         Ok(())
     }
 
-    /// Starts no more runs of a slot, waits for the one in progress, and puts back what the service set.
+    /// Starts no more runs of a slot, waits for the one in progress, and puts back what the service
+    /// set.
     fn stop(&mut self, slot: usize) -> Result<()> {
         self.region.set_state(slot, abi::REVOKED);
         if let (Some(loaded), Some(sources)) = (&mut self.services[slot], &self.sources) {
             loaded.sources.drain(..).for_each(|number| sources.remove(number));
         }
-        // A handler that waits in its thread ends with it: nobody else runs that slot, so the claim is nobody's then.
+        // A handler that waits in its thread ends with it: nobody else runs that slot, so the claim
+        // is nobody's then.
         if let Some(thread) = self.threads.remove(&slot) {
             let process = thread.pid() as u64;
             thread.kill();
@@ -627,7 +634,8 @@ impl Host {
 
 impl Drop for Host {
     fn drop(&mut self) {
-        // No upcall begins after this; what services set is put back once, here, and once more by each agent.
+        // No upcall begins after this; what services set is put back once, here, and once more by
+        // each agent.
         (self.ticks, self.clocks) = (None, None);
         for slot in abi::FIRST_SERVICE..abi::SLOTS {
             if self.services[slot].is_some() {

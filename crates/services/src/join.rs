@@ -46,7 +46,8 @@ impl Steps for Remote<'_, '_> {
     }
 }
 
-/// Whether a thread of the program is in an upcall, or in a call of a service, which a signal's handler may have interrupted.
+/// Whether a thread of the program is in an upcall, or in a call of a service, which a signal's
+/// handler may have interrupted.
 fn is_inside(stopped: &mut Stopped<'_>) -> Result<bool> {
     let mut calls = [0u8; 4];
     let at = (abi::PRIVATE + std::mem::offset_of!(abi::Private, inside)) as u64;

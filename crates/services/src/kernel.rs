@@ -1,5 +1,6 @@
-//! Services in the kernel (class 4, for root): the handler is a BPF program, which the verifier bounds; an agent thread judges
-//! what it asks for by the guards of its handles, and applies it. `orbit_kernel.h` is what they are written against.
+//! Services in the kernel (class 4, for root): the handler is a BPF program, which the verifier
+//! bounds; an agent thread judges what it asks for by the guards of its handles, and applies it.
+//! `orbit_kernel.h` is what they are written against.
 
 use crate::account::Account;
 use crate::error::{Error, Kind, Result};
@@ -58,7 +59,8 @@ struct Counts {
     cpu_ns: AtomicU64,
 }
 
-/// A loaded service. Dropping it detaches it and stops its agent; what it set is put back by [`crate::Host::release`].
+/// A loaded service. Dropping it detaches it and stops its agent; what it set is put back by
+/// [`crate::Host::release`].
 pub struct Kernel {
     /// Keeps the programs attached.
     _programs: Ebpf,
@@ -78,13 +80,15 @@ impl Kernel {
     /// Loads a BPF object and starts its agent.
     ///
     /// # Errors
-    /// `Unsupported` without the rights for BPF; `BadObject`, with what is wrong or what the verifier says; `Invalid`.
+    /// `Unsupported` without the rights for BPF; `BadObject`, with what is wrong or what the
+    /// verifier says; `Invalid`.
     pub fn load(spec: KernelSpec, object: &[u8]) -> Result<Kernel> {
         let name = spec.name.clone();
         let wrong = |why: String| Error::new(Kind::BadObject, format!("service {name:?}: {why}"));
         if spec.grants.len() > GRANTS || spec.arguments.len() > ARGUMENTS || spec.period < Duration::from_micros(100) {
             let text = format!(
-                "service {name:?}: {} handles, {} bytes of arguments, a period of {:?}: at most {GRANTS} and {ARGUMENTS}, at least 100us",
+                "service {name:?}: {} handles, {} bytes of arguments, a period of {:?}: at most {GRANTS} and \
+                 {ARGUMENTS}, at least 100us",
                 spec.grants.len(),
                 spec.arguments.len(),
                 spec.period
@@ -135,7 +139,8 @@ impl Kernel {
         let (theirs, ready) = (agent.clone(), Arc::new(Barrier::new(2)));
         let at_work = ready.clone();
         let thread = std::thread::Builder::new().name("orbit-kernel".into()).spawn(move || {
-            // A processor that went away since, and a missing right, are no reasons not to apply what is asked for.
+            // A processor that went away since, and a missing right, are no reasons not to apply
+            // what is asked for.
             let _ = orbit_linux::sched::set_affinity(0, &[spec.cpu]);
             sys::set_priority(0, spec.priority);
             at_work.wait();
@@ -146,7 +151,8 @@ impl Kernel {
         Ok(Kernel { _programs: programs, counts, agent, stop, thread: Some(thread) })
     }
 
-    /// What it used and asked for. The time is its agent's; the kernel does not say what its programs take.
+    /// What it used and asked for. The time is its agent's; the kernel does not say what its
+    /// programs take.
     pub fn account(&self) -> Account {
         let count = |nth: u32| self.counts.get(&nth, 0).unwrap_or(0);
         Account {

@@ -1,17 +1,20 @@
-//! Which calls of the kernel a service there may make: those that read, keep or count. One that acts (sends a signal, writes to a
-//! program's memory, changes a call's result) has no guard: such a program is refused before the kernel sees it. What a service
-//! wants done it asks for by `orbit_ask`.
+//! Which calls of the kernel a service there may make: those that read, keep or count. One that
+//! acts (sends a signal, writes to a program's memory, changes a call's result) has no guard: such
+//! a program is refused before the kernel sees it. What a service wants done it asks for by
+//! `orbit_ask`.
 
 use aya_obj::Object;
 use aya_obj::generated::bpf_insn;
 
-/// By the numbers of `linux/bpf.h`: maps, time, the current task, memory that is read, stacks, ring buffers, loops, text.
+/// By the numbers of `linux/bpf.h`: maps, time, the current task, memory that is read, stacks, ring
+/// buffers, loops, text.
 const ALLOWED: &[i32] = &[
     1, 2, 3, 4, 5, 7, 8, 14, 15, 16, 22, 27, 35, 37, 42, 45, 55, 56, 67, 80, 87, 88, 89, 105, 106, 112, 113, 114, 115,
     118, 120, 123, 125, 130, 131, 132, 133, 134, 141, 153, 154, 156, 157, 158, 160, 164, 165, 173, 175, 181, 182, 195,
     208,
 ];
-/// The instruction that calls, and what its source says: a call of the kernel by number, of another function of the object.
+/// The instruction that calls, and what its source says: a call of the kernel by number, of another
+/// function of the object.
 const CALL: u8 = 0x85;
 const BY_NUMBER: u8 = 0;
 const OF_THE_OBJECT: u8 = 1;
@@ -26,7 +29,8 @@ fn judge(name: &str, instructions: &[bpf_insn]) -> Result<(), String> {
             BY_NUMBER if instruction.imm == -1 => {}
             _ => {
                 return Err(format!(
-                    "instruction {nth} of {name} calls function {} of the kernel, which services may not: they read, and act by orbit_ask only",
+                    "instruction {nth} of {name} calls function {} of the kernel, which services may not: they read, \
+                     and act by orbit_ask only",
                     instruction.imm
                 ));
             }

@@ -1,16 +1,18 @@
-//! First-class services (SafeX and User-Level Sandboxing, RTAS '06) on a stock kernel: application code that runs when its
-//! event comes, within a budget, charged to its owner, whether or not its program is running.
+//! First-class services (SafeX and User-Level Sandboxing, RTAS '06) on a stock kernel: application
+//! code that runs when its event comes, within a budget, charged to its owner, whether or not its
+//! program is running.
 //!
-//! The key types: a [`Host`] owns a [`Region`], which members have mapped at the same address. A service is loaded from a
-//! [`Spec`] into a slot of the region. It reads and sets attributes of an [`AttributeClass`] through handles, each under a
-//! guard; a [`Manager`] owns the class. Its [`Budget`] bounds each run and each window of time; its [`Account`] says what
-//! it used.
+//! The key types: a [`Host`] owns a [`Region`], which members have mapped at the same address. A
+//! service is loaded from a [`Spec`] into a slot of the region. It reads and sets attributes of an
+//! [`AttributeClass`] through handles, each under a guard; a [`Manager`] owns the class. Its
+//! [`Budget`] bounds each run and each window of time; its [`Account`] says what it used.
 //!
-//! The life of an event: a tick is due; in the kernel a program finds out whether a member is current and in user mode,
-//! and sends it a signal; the library inside the region claims the event, opens the service's slot, arms the budget, calls
-//! the handler, closes the slot, charges the account. If no member took it in time, an agent does the same. Other events
-//! (pressure stalls, descriptors, tracepoints: [`Source`]; what a program or a command posts) wait in a bounded queue of the
-//! slot. A handler that wants to wait begins again in a thread of its service's own.
+//! The life of an event: a tick is due; in the kernel a program finds out whether a member is
+//! current and in user mode, and sends it a signal; the library inside the region claims the event,
+//! opens the service's slot, arms the budget, calls the handler, closes the slot, charges the
+//! account. If no member took it in time, an agent does the same. Other events (pressure stalls,
+//! descriptors, tracepoints: [`Source`]; what a program or a command posts) wait in a bounded queue
+//! of the slot. A handler that wants to wait begins again in a thread of its service's own.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]

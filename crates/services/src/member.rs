@@ -1,7 +1,8 @@
 //! Joining: the steps by which a process becomes a member of a region, or an agent of it.
 //!
-//! The steps are system calls and writes to memory, computed once: a program that is linked with this crate does them
-//! itself ([`Local`]); in a running program whoever can make system calls in it does ([`Steps`]).
+//! The steps are system calls and writes to memory, computed once: a program that is linked with
+//! this crate does them itself ([`Local`]); in a running program whoever can make system calls in
+//! it does ([`Steps`]).
 
 use crate::error::{Error, Kind, Result};
 use orbit_linux::map::Mapping;
@@ -42,7 +43,8 @@ pub struct Local;
 
 impl Steps for Local {
     fn call(&mut self, number: libc::c_long, a: [usize; 6]) -> std::io::Result<isize> {
-        // SAFETY: the calls of `join` and `leave` map memory at addresses that were free, or change what they mapped.
+        // SAFETY: the calls of `join` and `leave` map memory at addresses that were free, or change
+        // what they mapped.
         Ok(unsafe { orbit_sandbox_lib::sys::call(number as usize, a) })
     }
 
@@ -68,12 +70,14 @@ pub enum Role {
     Agent,
 }
 
-/// Maps the region from these descriptors of the process and installs the signal handlers. `directory`: the host's.
+/// Maps the region from these descriptors of the process and installs the signal handlers.
+/// `directory`: the host's.
 ///
 /// Async-signal-safe with [`Local`]. If it fails, what it mapped is unmapped.
 ///
 /// # Errors
-/// `Invalid` when the process has something at the region's addresses (it is a member already, or uses them); `System`.
+/// `Invalid` when the process has something at the region's addresses (it is a member already, or
+/// uses them); `System`.
 pub fn join(steps: &mut impl Steps, files: [RawFd; 3], directory: &abi::Directory, role: Role) -> Result<()> {
     let [public, protected, control] = files.map(|file| file as usize);
     let maps = [
@@ -97,7 +101,8 @@ pub fn join(steps: &mut impl Steps, files: [RawFd; 3], directory: &abi::Director
                 _ => Error::new(
                     Kind::Invalid,
                     format!(
-                        "the process has memory of its own at {:#x}, where the sandbox region belongs: it is a member of a \
+                        "the process has memory of its own at {:#x}, where the sandbox region belongs: it is a member \
+                         of a \
                          region already, or cannot become one",
                         arguments[0]
                     ),
@@ -141,7 +146,8 @@ pub(crate) fn signals(directory: &abi::Directory) -> [i32; 2] {
     [directory.upcall_signal, directory.budget_signal]
 }
 
-/// Puts the handlers back that the process had, and unmaps the region. No thread of it may be in an upcall.
+/// Puts the handlers back that the process had, and unmaps the region. No thread of it may be in an
+/// upcall.
 ///
 /// # Errors
 /// `System`.
@@ -155,7 +161,8 @@ pub fn leave(steps: &mut impl Steps, signals: [i32; 2]) -> Result<()> {
         // Its join was cut short before it changed any handler.
         return unmap(steps);
     }
-    // Ignored first: that discards an upcall that is waiting, which the program's own action must not get.
+    // Ignored first: that discards an upcall that is waiting, which the program's own action must
+    // not get.
     let mut ignore = [0u8; 32];
     ignore[..8].copy_from_slice(&libc::SIG_IGN.to_ne_bytes());
     steps.write(scratch, &ignore).map_err(|error| Error::system("writing to the process", &error))?;
@@ -185,8 +192,9 @@ fn unmap(steps: &mut impl Steps) -> Result<()> {
     step(steps, libc::SYS_munmap, [abi::BASE, abi::END - abi::BASE, 0, 0, 0, 0]).map(drop)
 }
 
-/// Takes a region out of a process whose host is gone: it would keep another host from being joined. Nothing else is
-/// changed: a region with a host, and other memory at these addresses, stay.
+/// Takes a region out of a process whose host is gone: it would keep another host from being
+/// joined. Nothing else is changed: a region with a host, and other memory at these addresses,
+/// stay.
 ///
 /// # Errors
 /// `System`.
@@ -258,7 +266,8 @@ impl Invitation {
     pub fn accept(&self) -> Result<()> {
         let (files, first) = self.open()?;
         leave_dead(&mut Local, std::process::id() as i32, |at, to| {
-            // SAFETY: the caller has found a region mapped there, readable and large enough for a directory.
+            // SAFETY: the caller has found a region mapped there, readable and large enough for a
+            // directory.
             unsafe { to.as_mut_ptr().copy_from_nonoverlapping(at as *const u8, to.len()) };
             Ok(())
         })?;
@@ -288,7 +297,8 @@ pub(crate) struct First(Mapping);
 impl First {
     /// The directory.
     pub(crate) fn directory(&self) -> &abi::Directory {
-        // SAFETY: the mapping has a slot's length, which is enough for a directory; any bytes are one.
+        // SAFETY: the mapping has a slot's length, which is enough for a directory; any bytes are
+        // one.
         unsafe { &*self.0.as_ptr().cast::<abi::Directory>() }
     }
 }
@@ -300,8 +310,8 @@ impl std::fmt::Display for Invitation {
     }
 }
 
-/// Whether a process has joined: it has the region mapped and catches the upcall signal. An upcall in one that does not
-/// would kill it.
+/// Whether a process has joined: it has the region mapped and catches the upcall signal. An upcall
+/// in one that does not would kill it.
 ///
 /// # Errors
 /// `NotFound` when the process is gone; `System`.

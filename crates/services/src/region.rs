@@ -1,5 +1,6 @@
-//! The sandbox region, from the host's side: three memory files, and the host's own mappings of them at addresses of its
-//! own. What members may do with each file is fixed here: the public one is sealed, so that nobody but the host writes it.
+//! The sandbox region, from the host's side: three memory files, and the host's own mappings of
+//! them at addresses of its own. What members may do with each file is fixed here: the public one
+//! is sealed, so that nobody but the host writes it.
 
 use crate::elf::{self, Image};
 use crate::error::{Error, Kind, Result};
@@ -23,7 +24,8 @@ pub struct Region {
 }
 
 impl Region {
-    /// Makes a region with the library in it and no services. `grace_ns`: see [`Directory::grace_ns`].
+    /// Makes a region with the library in it and no services. `grace_ns`: see
+    /// [`Directory::grace_ns`].
     ///
     /// # Errors
     /// `System` when memory files or mappings cannot be made.
@@ -63,7 +65,8 @@ impl Region {
         };
         region.place(abi::LIBRARY, &image);
         let directory = region.directory_pointer();
-        // SAFETY: the host's own mapping of the first slot, large enough for a directory; no member has it yet.
+        // SAFETY: the host's own mapping of the first slot, large enough for a directory; no member
+        // has it yet.
         unsafe {
             (*directory).library = entries;
             (*directory).upcall_signal = upcall_signal;
@@ -100,7 +103,8 @@ impl Region {
 
     /// The directory, as the host wrote it.
     pub fn directory(&self) -> &Directory {
-        // SAFETY: the first slot of the host's own mapping; members cannot write it, and the host does so through `&mut`.
+        // SAFETY: the first slot of the host's own mapping; members cannot write it, and the host
+        // does so through `&mut`.
         unsafe { &*self.directory_pointer() }
     }
 
@@ -120,7 +124,8 @@ impl Region {
         let at = slot % abi::SLOTS * abi::SLOT;
         for (mapping, bytes) in [(&self.public, &image.code), (&self.protected, &image.data)] {
             let length = bytes.len().min(abi::SLOT);
-            // SAFETY: the slot lies in the host's mapping and has SLOT bytes; both were mapped for writing.
+            // SAFETY: the slot lies in the host's mapping and has SLOT bytes; both were mapped for
+            // writing.
             unsafe {
                 let slot = mapping.as_ptr().add(at);
                 slot.write_bytes(0, abi::SLOT);
@@ -129,17 +134,20 @@ impl Region {
         }
     }
 
-    /// Puts a service into an empty slot and lets its events start it. `fill` sets what the service may do.
+    /// Puts a service into an empty slot and lets its events start it. `fill` sets what the service
+    /// may do.
     pub(crate) fn install(&mut self, slot: usize, image: &Image, arguments: &[u8], fill: impl FnOnce(&mut Service)) {
         self.place(slot, image);
         let heap = (abi::PROTECTED + slot * abi::SLOT + image.data.len()).next_multiple_of(16) as u64;
-        // SAFETY: `&mut self` is the only writer of the directory; the slot is EMPTY, so members do not read its fields.
+        // SAFETY: `&mut self` is the only writer of the directory; the slot is EMPTY, so members do
+        // not read its fields.
         let service = unsafe { &mut (*self.directory_pointer()).services[slot] };
         fill(service);
         (service.heap, service.heap_end) = (heap, (abi::PROTECTED + slot * abi::SLOT + abi::STACK_AT) as u64);
         let record = slot * abi::SLOT + abi::RECORD_AT;
         let length = arguments.len().min(abi::ARGUMENTS);
-        // SAFETY: the record of the slot, in the host's mapping, zeroed by `place`; nobody runs the slot while it is EMPTY.
+        // SAFETY: the record of the slot, in the host's mapping, zeroed by `place`; nobody runs the
+        // slot while it is EMPTY.
         unsafe {
             let record = &mut *self.protected.as_ptr().add(record).cast::<abi::Record>();
             record.arguments[..length].copy_from_slice(&arguments[..length]);
@@ -161,7 +169,8 @@ impl Region {
         ledger.find(is_it).map(|entry| entry.original.load(SeqCst))
     }
 
-    /// Notes what an attribute is, to be put back when the host is gone. `None` when the ledger is full.
+    /// Notes what an attribute is, to be put back when the host is gone. `None` when the ledger is
+    /// full.
     pub(crate) fn note(&self, class: u32, target: i32, original: i64) -> Option<usize> {
         let ledger = &self.directory().ledger;
         let at = ledger.iter().position(|entry| entry.class.load(SeqCst) == 0)?;
@@ -191,8 +200,8 @@ impl Region {
     }
 }
 
-/// Nanoseconds of a tick of the CPU's counter, in 65,536ths, measured for a millisecond; 0 where the counter is not of one
-/// speed, or there is none.
+/// Nanoseconds of a tick of the CPU's counter, in 65,536ths, measured for a millisecond; 0 where
+/// the counter is not of one speed, or there is none.
 fn tick_ns() -> u64 {
     const ADVANCED: u32 = 0x8000_0007;
     const INVARIANT: u32 = 1 << 8;
@@ -208,7 +217,8 @@ fn tick_ns() -> u64 {
     (began.elapsed().as_nanos() as u64).saturating_mul(65_536) / passed
 }
 
-/// When a process began, in ticks since the machine did: with its number it names the process for good. 0 when it is gone.
+/// When a process began, in ticks since the machine did: with its number it names the process for
+/// good. 0 when it is gone.
 pub(crate) fn began(process: i32) -> u64 {
     let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
     let field = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(19));

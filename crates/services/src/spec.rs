@@ -19,8 +19,8 @@ pub struct Options {
     pub limit: f64,
     /// Aborts after which a service is revoked.
     pub aborts: u64,
-    /// The signal of upcalls, and that of budgets: two signals that no member uses. Real-time ones (34 to 64), or
-    /// [`Options::STACK_FAULT`], which upcalls without rights need.
+    /// The signal of upcalls, and that of budgets: two signals that no member uses. Real-time ones
+    /// (34 to 64), or [`Options::STACK_FAULT`], which upcalls without rights need.
     pub signals: (i32, i32),
 }
 
@@ -41,9 +41,10 @@ impl Options {
     /// `SIGSTKFLT`: nothing on x86-64 sends it; as a classic signal it is not queued twice.
     pub const STACK_FAULT: i32 = 16;
 
-    /// Signals of a host whose upcalls come by clocks, which do not know whether a program has replaced the handler since it
-    /// joined: `SIGURG` is one that programs ignore by default, and that Go's runtime takes for one of its own. A program's own
-    /// handler still gets those that are not the clocks'.
+    /// Signals of a host whose upcalls come by clocks, which do not know whether a program has
+    /// replaced the handler since it joined: `SIGURG` is one that programs ignore by default, and
+    /// that Go's runtime takes for one of its own. A program's own handler still gets those that
+    /// are not the clocks'.
     pub const WITHOUT_RIGHTS: (i32, i32) = (abi::URGENT, 61);
 }
 
@@ -82,8 +83,9 @@ pub struct Spec {
     pub period: Duration,
     /// Who runs it.
     pub dispatch: Dispatch,
-    /// An upcall raises the thread it interrupts to this real-time priority; `None`: it runs at the thread's own. A thread of
-    /// the service's own has it all the time; `None`: it is an ordinary one.
+    /// An upcall raises the thread it interrupts to this real-time priority; `None`: it runs at the
+    /// thread's own. A thread of the service's own has it all the time; `None`: it is an ordinary
+    /// one.
     pub raise: Option<i32>,
     /// What its handler gets with each event; at most [`abi::ARGUMENTS`] bytes.
     pub arguments: Vec<u8>,

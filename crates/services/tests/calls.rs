@@ -1,5 +1,5 @@
-//! A program calls a service itself: a pure one runs in its thread, one with a thread in that; both answer, and what misbehaves is an
-//! error of the call and no more.
+//! A program calls a service itself: a pure one runs in its thread, one with a thread in that; both
+//! answer, and what misbehaves is an error of the call and no more.
 
 mod common;
 

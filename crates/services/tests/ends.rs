@@ -1,4 +1,5 @@
-//! Whatever ends, the rest continues: owners, members in the middle of a handler, members that exec, the host.
+//! Whatever ends, the rest continues: owners, members in the middle of a handler, members that
+//! exec, the host.
 
 mod common;
 
@@ -52,7 +53,8 @@ fn nice(pid: i32) -> i32 {
     orbit_linux::sched::nice(pid).expect("its niceness")
 }
 
-/// A handle by which any value of the test service is a higher niceness, also where tests run with a niceness of their own.
+/// A handle by which any value of the test service is a higher niceness, also where tests run with
+/// a niceness of their own.
 fn raises(pid: i32) -> GrantRequest {
     format!("cpu:nice:set(pid={pid},min={})", nice(pid) + 1).parse().expect("a grant")
 }
@@ -152,7 +154,8 @@ fn a_member_that_execs_is_not_killed_by_upcalls() {
     assert!(member.is_alive() && program().trim() == "sh");
 }
 
-/// Starts a host in a process of its own, which manages `target` and may join `member`; answers it and its agent.
+/// Starts a host in a process of its own, which manages `target` and may join `member`; answers it
+/// and its agent.
 fn start_host(target: i32, member: Option<i32>) -> (Sleeper, i32) {
     let mut command = Command::new(std::env::current_exe().expect("own program"));
     command
@@ -202,8 +205,8 @@ fn what_was_set_is_put_back_when_the_host_is_killed_and_members_are_unharmed() {
     }
 }
 
-/// The host is killed at any time after its start: before, in the middle of and after joining a program that computes and checks
-/// itself, and while upcalls come.
+/// The host is killed at any time after its start: before, in the middle of and after joining a
+/// program that computes and checks itself, and while upcalls come.
 #[test]
 fn a_member_that_computes_is_unharmed_whenever_its_host_is_killed() {
     if !is_root() {

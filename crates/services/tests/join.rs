@@ -1,4 +1,5 @@
-//! A running program that knows nothing of services becomes a member, and stops being one, unharmed.
+//! A running program that knows nothing of services becomes a member, and stops being one,
+//! unharmed.
 
 mod common;
 

@@ -1,5 +1,6 @@
-//! Programs that nobody here wrote join while they run, upcalls run in them, they leave, and are as they were: redis-server,
-//! nginx, memcached, python3, node, a Go program that recovers from faults of its own, java.
+//! Programs that nobody here wrote join while they run, upcalls run in them, they leave, and are as
+//! they were: redis-server, nginx, memcached, python3, node, a Go program that recovers from faults
+//! of its own, java.
 
 mod common;
 
@@ -50,7 +51,8 @@ fn traces(pid: i32) -> (bool, String) {
     (maps.contains("orbit-sandbox"), caught)
 }
 
-/// Joins, lets upcalls happen while the program works, leaves; again and again. `works` gives it something to do and checks it.
+/// Joins, lets upcalls happen while the program works, leaves; again and again. `works` gives it
+/// something to do and checks it.
 fn campaign(program: &mut Sleeper, folder: &Path, mut works: impl FnMut() -> bool) {
     let mut host: Host = host();
     host.start_ticks(Duration::from_millis(2));
@@ -111,7 +113,8 @@ fn nginx() {
     let conf = format!(
         "daemon off; master_process off; user root; pid {here}/pid; error_log {here}/error;\n\
          events {{}}\nhttp {{ access_log off; client_body_temp_path {here}/b; proxy_temp_path {here}/p; fastcgi_temp_path {here}/f;\n\
-         uwsgi_temp_path {here}/u; scgi_temp_path {here}/s; gzip on; gzip_types *; gzip_min_length 1; gzip_comp_level 9;\n\
+         uwsgi_temp_path {here}/u; scgi_temp_path {here}/s; gzip on; gzip_types *; gzip_min_length 1; gzip_comp_level \
+         9;\n\
          server {{ listen unix:{here}/socket; root {here}; }} }}\n"
     );
     std::fs::write(folder.0.join("conf"), conf).expect("a file");
@@ -185,7 +188,8 @@ fn python3() {
         return;
     }
     let folder = Folder::new("python");
-    let script = "import hashlib\ndef f():\n  return hashlib.sha256(str([i*i%7 for i in range(20000)]).encode()).hexdigest()\n\
+    let script = "import hashlib\ndef f():\n  return hashlib.sha256(str([i*i%7 for i in \
+        range(20000)]).encode()).hexdigest()\n\
                   e = f()\nwhile True:\n  print('well' if f() == e else 'wrong', flush=True)\n";
     let Some(mut program) = start("python3", &["-c", script], &folder.0) else { return };
     campaign(&mut program, &folder.0, follows(&folder.0));
@@ -193,7 +197,8 @@ fn python3() {
 
 /// Builds a program that recovers from faults of its own. `None` without Go.
 fn go_program(folder: &Folder) -> Option<PathBuf> {
-    let source = "package main\nimport (\"fmt\"; \"os\"; \"time\")\nfunc fault() (ok bool) {\n\tdefer func() { ok = recover() != nil }()\n\tvar p *int\n\treturn *p == 1\n}\n\
+    let source = "package main\nimport (\"fmt\"; \"os\"; \"time\")\nfunc fault() (ok bool) \
+        {\n\tdefer func() { ok = recover() != nil }()\n\tvar p *int\n\treturn *p == 1\n}\n\
                   func sum() uint64 { n := uint64(1); for i := uint64(0); i < 300000; i++ { n = n*6364136223846793005 + i }; return n }\n\
                   func main() {\n\te := sum()\n\tfor w := 0; w < 3; w++ { go func() { for { if sum() != e { fmt.Println(\"wrong\"); os.Exit(1) } } }() }\n\
                   \tfor { if !fault() || sum() != e { fmt.Println(\"wrong\"); os.Exit(1) }; fmt.Println(\"well\"); time.Sleep(2 * time.Millisecond) }\n}\n";
@@ -221,8 +226,8 @@ fn a_go_program_that_recovers_from_its_own_faults() {
     campaign(&mut program, &folder.0, follows(&folder.0));
 }
 
-/// Runs a Go program as a member of a host: started as one (its runtime then installs a handler of its own for every signal), or joined
-/// while it runs. Answers the upcalls that happened meanwhile.
+/// Runs a Go program as a member of a host: started as one (its runtime then installs a handler of
+/// its own for every signal), or joined while it runs. Answers the upcalls that happened meanwhile.
 fn go_as_a_member(mut host: Host, is_started: bool, name: &str) -> Option<u64> {
     let folder = Folder::new(name);
     let program = go_program(&folder)?;
@@ -267,7 +272,8 @@ fn a_go_program_that_is_started_as_a_member() {
     go_as_a_member(host, true, "go-started");
 }
 
-/// Where a host has no rights, clocks of the program's threads make upcalls, whatever it did with its handlers.
+/// Where a host has no rights, clocks of the program's threads make upcalls, whatever it did with
+/// its handlers.
 #[test]
 fn a_go_program_that_is_a_member_of_a_host_without_rights() {
     let options = || Options { cpus: vec![common::cpu()], signals: Options::WITHOUT_RIGHTS, ..Options::default() };

@@ -1,5 +1,6 @@
-//! Wild handlers drawn at random, in each native class (those in the kernel: wild_kernel): the program they interrupt, the agent, the thread and a healthy
-//! service beside them are unharmed. 1,000 of each class with ORBIT_TEST_FULL=1.
+//! Wild handlers drawn at random, in each native class (those in the kernel: wild_kernel): the
+//! program they interrupt, the agent, the thread and a healthy service beside them are unharmed.
+//! 1,000 of each class with ORBIT_TEST_FULL=1.
 
 mod common;
 

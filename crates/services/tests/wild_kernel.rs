@@ -1,5 +1,6 @@
-//! Wild handlers in the kernel, drawn at random: each is refused, or runs and harms nobody: a member, a healthy service and the target of
-//! its handle are as they were, and no program, map or descriptor is left. 1,000 with ORBIT_TEST_FULL=1.
+//! Wild handlers in the kernel, drawn at random: each is refused, or runs and harms nobody: a
+//! member, a healthy service and the target of its handle are as they were, and no program, map or
+//! descriptor is left. 1,000 with ORBIT_TEST_FULL=1.
 
 mod common;
 
@@ -82,7 +83,8 @@ fn draw(random: &mut Random, left: i16) -> [u8; 8] {
 /// Both tests count what their process has: one at a time.
 static ALONE: Mutex<()> = Mutex::new(());
 
-/// Programs and maps of the kernel that this process has by descriptors, and how many descriptors it has.
+/// Programs and maps of the kernel that this process has by descriptors, and how many descriptors
+/// it has.
 fn held() -> (BTreeSet<String>, usize) {
     let files: Vec<_> = std::fs::read_dir("/proc/self/fdinfo").expect("own descriptors").flatten().collect();
     let about = files.iter().filter_map(|file| std::fs::read_to_string(file.path()).ok());
@@ -157,7 +159,8 @@ fn random_instructions_are_refused_or_harm_nobody() {
         assert_eq!(held().0, held_before, "seed {seed}: programs and maps");
     }
     println!(
-        "{refused_here} refused for what they call, {refused_there} by loader or verifier; {ran} ran, {asked} asked for values"
+        "{refused_here} refused for what they call, {refused_there} by loader or verifier; {ran} ran, {asked} asked \
+         for values"
     );
     assert_eq!(held().1, files_before, "descriptors");
     assert!(refused_there > 0 && ran > 0 && asked > 0);

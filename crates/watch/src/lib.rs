@@ -1,9 +1,11 @@
 //! `orbit watch`: runs or joins a program and tells when, where and why it hangs.
 //!
-//! Owns: the loop that waits for signals, the program's end and news, what is shown, what is done about a hang. The detection is
-//! `orbit-ahd`'s, in a module of a core of the guard's own (`detector`); what is told is written by a thread (`teller`), so that
-//! nothing waits for a reader. Exit status: that of the program (128 and the signal's number if one ended it), 127 or 126 if it could not be found or run, 125 if the
-//! guard itself could not begin; with `--pid` 0 once the process has ended or the guard was asked to leave.
+//! Owns: the loop that waits for signals, the program's end and news, what is shown, what is done
+//! about a hang. The detection is `orbit-ahd`'s, in a module of a core of the guard's own
+//! (`detector`); what is told is written by a thread (`teller`), so that nothing waits for a
+//! reader. Exit status: that of the program (128 and the signal's number if one ended it), 127 or
+//! 126 if it could not be found or run, 125 if the guard itself could not begin; with `--pid` 0
+//! once the process has ended or the guard was asked to leave.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
@@ -63,34 +65,40 @@ orbit watch [OPTIONS] [--] PROGRAM [ARGUMENT]...
 
 /// Runs or joins a program and reports when it hangs: what hangs, where, and why.
 ///
-/// Reported are rings of locks and other waits that only those who wait themselves could end; threads that left the loop they kept
-/// coming back to; locks held and requests unanswered for longer than the limit; and sections (--section, or marks in the source)
-/// that take far longer than usual. A slow machine is no hang. No thread is stopped to decide. Reports go to stderr.
+/// Reported are rings of locks and other waits that only those who wait themselves could end;
+/// threads that left the loop they kept coming back to; locks held and requests unanswered for
+/// longer than the limit; and sections (--section, or marks in the source) that take far longer
+/// than usual. A slow machine is no hang. No thread is stopped to decide. Reports go to stderr.
 #[derive(clap::Args)]
 #[command(after_help = EXAMPLES, override_usage = USAGE)]
 pub struct Args {
-    /// Settings: lines of `key = value`, as `limit_ms = 2000` (as --limit; 5000 if not given). An unknown key is
-    /// answered with all known ones; docs/watch.md, Configuration, has each with range and default.
+    /// Settings: lines of `key = value`, as `limit_ms = 2000` (as --limit; 5000 if not given). An
+    /// unknown key is answered with all known ones; docs/watch.md, Configuration, has each with
+    /// range and default.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     /// Appends events as JSON lines to this file; - for stdout.
     #[arg(long, value_name = "FILE|-")]
     events: Option<PathBuf>,
-    /// What to do about a certain hang: report, signal:SIG, kill (the hung process), restart (the program, with all processes it made),
-    /// recover (back to a checkpoint, where `orbit keep` keeps the process), exec:CMD. With likely: or guess: before it, as in likely:kill, about those too. For restart the guard, in place of init,
-    /// becomes the parent of processes whose own has exited.
+    /// What to do about a certain hang: report, signal:SIG, kill (the hung process), restart (the
+    /// program, with all processes it made), recover (back to a checkpoint, where `orbit keep`
+    /// keeps the process), exec:CMD. With likely: or guess: before it, as in likely:kill, about
+    /// those too. For restart the guard, in place of init, becomes the parent of processes whose
+    /// own has exited.
     #[arg(long, value_name = "ACTION")]
     on_hang: Option<OnHang>,
-    /// A section: FUNCTION of the program or a library it uses. A thread that uses far more CPU in one execution of it than usual, or sits in
-    /// it without running, is reported with NAME. FUNCTION is [FILE:]SYMBOL or [FILE:]0xADDRESS; may be given several times.
+    /// A section: FUNCTION of the program or a library it uses. A thread that uses far more CPU in
+    /// one execution of it than usual, or sits in it without running, is reported with NAME.
+    /// FUNCTION is [FILE:]SYMBOL or [FILE:]0xADDRESS; may be given several times.
     #[arg(long, value_name = "NAME=FUNCTION", value_parser = settings::section)]
     section: Vec<orbit_named::Named>,
     /// Joins a running process instead of starting one.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = settings::process, conflicts_with = "program")]
     pid: Option<i32>,
-    /// Watches the kernel instead: tells when a CPU no longer schedules. ACTION: report, crash or reboot (by sysrq, at once). Needs root (to
-    /// report, CAP_BPF, CAP_PERFMON, CAP_SYS_NICE and CAP_IPC_LOCK will do) and a kernel with BTF. Events go to --events, else to stdout;
-    /// a sentence of each to stderr; hangs to the kernel's log too.
+    /// Watches the kernel instead: tells when a CPU no longer schedules. ACTION: report, crash or
+    /// reboot (by sysrq, at once). Needs root (to report, CAP_BPF, CAP_PERFMON, CAP_SYS_NICE and
+    /// CAP_IPC_LOCK will do) and a kernel with BTF. Events go to --events, else to stdout; a
+    /// sentence of each to stderr; hangs to the kernel's log too.
     #[arg(
         long,
         value_name = "ACTION",
@@ -100,25 +108,29 @@ pub struct Args {
         conflicts_with_all = ["pid", "program", "on_hang", "config", "section"]
     )]
     system: Option<orbit_shd::Action>,
-    /// With --system: a CPU is not called hung sooner than after MS milliseconds without progress (60 to 3600000; 160 if not given). In a
-    /// virtual machine more than its host ever leaves a CPU waiting, at least 2000 with crash or reboot.
+    /// With --system: a CPU is not called hung sooner than after MS milliseconds without progress
+    /// (60 to 3600000; 160 if not given). In a virtual machine more than its host ever leaves a CPU
+    /// waiting, at least 2000 with crash or reboot.
     #[arg(long, value_name = "MS", requires = "system", conflicts_with_all = ["pid", "program"], value_parser = clap::value_parser!(u64).range(60..=3_600_000))]
     check_least: Option<u64>,
-    /// How long a thread may be away from its loop, a request wait for its answer, a lock be waited for, or a thread wait in a section (5s
-    /// if not given, limit_ms in --config). Shorter ones find hangs sooner and report more healthy programs as guesses.
+    /// How long a thread may be away from its loop, a request wait for its answer, a lock be waited
+    /// for, or a thread wait in a section (5s if not given, limit_ms in --config). Shorter ones
+    /// find hangs sooner and report more healthy programs as guesses.
     #[arg(long, value_name = "SECONDS", value_parser = replay::limit)]
     limit: Option<f64>,
     /// Writes all facts to FILE, so that a false alarm can be judged again with --replay.
     #[arg(long, value_name = "FILE", conflicts_with = "replay")]
     record: Option<PathBuf>,
-    /// Judges a recording, and watches nothing: prints what would have been reported, without stacks. Of a folder it judges all, with limits
-    /// of 0.2, 0.5, 1, 2 and 5 s: hangs found, how soon, and healthy programs reported.
+    /// Judges a recording, and watches nothing: prints what would have been reported, without
+    /// stacks. Of a folder it judges all, with limits of 0.2, 0.5, 1, 2 and 5 s: hangs found, how
+    /// soon, and healthy programs reported.
     #[arg(long, value_name = "FILE|FOLDER", conflicts_with_all = ["pid", "program", "system", "on_hang", "config", "section"])]
     replay: Option<PathBuf>,
     /// With --replay: prints events, or figures, as JSON lines.
     #[arg(long, requires = "replay")]
     json: bool,
-    /// Runs the detection in the guard itself: one process less, but a detector that fails takes the guard with it.
+    /// Runs the detection in the guard itself: one process less, but a detector that fails takes
+    /// the guard with it.
     #[arg(long)]
     in_process: bool,
     /// The program and its arguments.
@@ -176,9 +188,11 @@ struct Guard {
     child: Option<Child>,
     pid: i32,
     pidfd: OwnedFd,
-    /// Processes that were sent a signal for hanging that ends them, and have not left: that they get on is no news.
+    /// Processes that were sent a signal for hanging that ends them, and have not left: that they
+    /// get on is no news.
     ended: BTreeSet<i32>,
-    /// Processes about whose hangs nothing was done, since no report was sure enough, which has been said.
+    /// Processes about whose hangs nothing was done, since no report was sure enough, which has
+    /// been said.
     spared: BTreeSet<i32>,
     /// Processes that a signal was sent for hanging, with the time of their last report.
     waves: BTreeMap<i32, Instant>,
@@ -188,7 +202,8 @@ struct Guard {
 }
 
 fn begin(args: &Args) -> Result<Guard, Failure> {
-    // What is no option of the guard's would else be taken for the program, without a `--` before it.
+    // What is no option of the guard's would else be taken for the program, without a `--` before
+    // it.
     if let Some(program) = args.program.first().filter(|p| p.as_encoded_bytes().starts_with(b"-")) {
         let name = program.to_string_lossy();
         return Err(Failure::Text(format!("no option {name}: see --help; a program of that name is ./{name}")));
@@ -210,8 +225,8 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
     config.limit = args.limit.map_or(config.limit, Duration::from_secs_f64);
     config.record = args.record.as_ref().map(std::path::absolute).transpose()?;
     if let Some(path) = &config.record {
-        // The detector writes it: what it could not open is refused before the program starts. A FIFO's reader would take the end
-        // of this for the recording's.
+        // The detector writes it: what it could not open is refused before the program starts. A
+        // FIFO's reader would take the end of this for the recording's.
         let is_fifo = path.metadata().is_ok_and(|m| m.file_type().is_fifo());
         let opened = (!is_fifo).then(|| OpenOptions::new().append(true).create(true).open(path)).transpose();
         opened.map_err(|e| Failure::Text(format!("cannot record to {}: {e}", path.display())))?;
@@ -272,7 +287,8 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
     {
         return Err(cannot(
             &format!(
-                "cannot see what the threads of process {pid} wait for (it takes the same user, or CAP_SYS_PTRACE; where kernel.yama.ptrace_scope \
+                "cannot see what the threads of process {pid} wait for (it takes the same user, or CAP_SYS_PTRACE; \
+                 where kernel.yama.ptrace_scope \
                  is 1, an ordinary user has to start it by `orbit watch -- PROGRAM`)"
             ),
             e,
@@ -307,7 +323,8 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
     })
 }
 
-/// Ends a program that cannot be guarded: whoever is told that the guard could not begin may start it again.
+/// Ends a program that cannot be guarded: whoever is told that the guard could not begin may start
+/// it again.
 fn unmake(child: &mut Option<Child>) {
     if let Some(child) = child {
         // It may have ended in this very moment.
@@ -325,7 +342,8 @@ impl Guard {
             fds.extend(self.commands.descriptors().map(readable));
             fds.extend(reports.iter().map(|fd| readable(fd.as_fd())));
             let pause = self.detector.pause().min(self.signals.pause());
-            // Without room to wait for all it waits for the program, and looks for the rest now and then.
+            // Without room to wait for all it waits for the program, and looks for the rest now and
+            // then.
             orbit_linux::poll::poll(&mut fds, Some(pause))
                 .or_else(|_| orbit_linux::poll::poll(&mut fds[..1], Some(pause.min(BLIND))))?;
             for signal in self.signals.take(self.child.as_ref().map(|_| self.pid)) {
@@ -425,7 +443,10 @@ impl Guard {
             let (sure, from) = (hang.sure, self.on_hang.from);
             return is_first.then(|| {
                 let pid = hang.pid;
-                format!("did nothing about process {pid}: its report is `{sure}`, --on-hang acts from `{from}` on ({sure}:ACTION lowers that)")
+                format!(
+                    "did nothing about process {pid}: its report is `{sure}`, --on-hang acts from `{from}` on \
+                    ({sure}:ACTION lowers that)"
+                )
             });
         }
         let signal = match &self.on_hang.action {

@@ -1,4 +1,5 @@
-//! `--replay FILE`: judges a recording, with no process in sight; of a folder all, with several limits.
+//! `--replay FILE`: judges a recording, with no process in sight; of a folder all, with several
+//! limits.
 
 use super::show;
 use orbit_ahd::facts::Record;
@@ -22,7 +23,8 @@ pub fn limit(text: &str) -> Result<f64, String> {
 
 /// Limits that a folder of recordings is judged with, s.
 pub const LIMITS: [f64; 5] = [0.2, 0.5, 1.0, 2.0, 5.0];
-/// A program that hangs says so a little late: a verdict so much before its mark counts as on the hang, s.
+/// A program that hangs says so a little late: a verdict so much before its mark counts as on the
+/// hang, s.
 const EARLY: f64 = 0.2;
 
 /// What one limit finds in a folder of recordings.
@@ -96,7 +98,8 @@ impl Found {
     fn line(&mut self, limit: f64) -> String {
         let (middle, longest) = self.half_and_all();
         format!(
-            "{limit:6.1} s  {:3} of {:3} ({:3} above a guess)  {middle:6.1} / {longest:5.1} s  {:3} of {:3} guesses, {:2} above; {} before the mark",
+            "{limit:6.1} s  {:3} of {:3} ({:3} above a guess)  {middle:6.1} / {longest:5.1} s  {:3} of {:3} guesses, \
+             {:2} above; {} before the mark",
             self.found, self.hangs, self.sure, self.guesses, self.healthy, self.alarms, self.early
         )
     }
@@ -139,8 +142,9 @@ fn sweep(folder: &Path, limit: Option<f64>, json: bool) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Prints what watching would have reported, in the same words and with the time in the recording, or as its events; there are no
-/// stacks in a recording. Of a folder it prints what each of several limits finds.
+/// Prints what watching would have reported, in the same words and with the time in the recording,
+/// or as its events; there are no stacks in a recording. Of a folder it prints what each of several
+/// limits finds.
 pub fn run(path: &Path, limit: Option<f64>, json: bool) -> Done {
     if path.is_dir() {
         return sweep(path, limit, json);

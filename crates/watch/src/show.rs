@@ -1,10 +1,11 @@
 //! Reports, for people and for machines.
 //!
-//! For people: clear text on stderr, in colour on a terminal. For machines: one JSON object a line; every line has
-//! `event`, `time_ms` (since the guard began) and `time` (by the clock, RFC 3339).
+//! For people: clear text on stderr, in colour on a terminal. For machines: one JSON object a line;
+//! every line has `event`, `time_ms` (since the guard began) and `time` (by the clock, RFC 3339).
 //!
-//! Names come from the watched program, which may choose any: for people what is no letter, line breaks and a terminal's orders
-//! among it, is shown as `\n` or `\u{1b}` ([`Harmless`]); JSON has escapes of its own.
+//! Names come from the watched program, which may choose any: for people what is no letter, line
+//! breaks and a terminal's orders among it, is shown as `\n` or `\u{1b}` ([`Harmless`]); JSON has
+//! escapes of its own.
 
 use super::detector::About;
 use orbit_ahd::{Event, Hang, Kind, Unit};
@@ -25,7 +26,8 @@ fn ms(d: Duration) -> f64 {
     d.as_micros() as f64 / 1e3
 }
 
-/// An event as one line of JSON; `at` is the time since the guard began. A hang has the command line of its process.
+/// An event as one line of JSON; `at` is the time since the guard began. A hang has the command
+/// line of its process.
 pub fn json(to: &mut impl Write, event: &Event, command: &str, at: Duration) -> io::Result<()> {
     line(to, value(event, command), at)
 }
@@ -86,7 +88,8 @@ pub fn text(to: &mut impl Write, event: &Event) -> io::Result<()> {
             let kind = kind.word();
             writeln!(
                 to,
-                "{GOOD}orbit watch:{GOOD:#} thread {tid} of process {pid} got on, {:.1} s after the report of a {kind} hang",
+                "{GOOD}orbit watch:{GOOD:#} thread {tid} of process {pid} got on, {:.1} s after the report of a \
+                 {kind} hang",
                 after.as_secs_f64()
             )
         }
@@ -157,7 +160,8 @@ fn hang(to: &mut impl Write, h: &Hang) -> io::Result<()> {
     to.flush()
 }
 
-/// How much it did or waited, against what is usual and allowed, and since when. Of a wait progress is the time since.
+/// How much it did or waited, against what is usual and allowed, and since when. Of a wait progress
+/// is the time since.
 fn figures(h: &Hang) -> String {
     let what = match h.unit {
         Unit::CpuNs => "of CPU",

@@ -1,7 +1,8 @@
 //! Locks used as gates: one thread locks, another unlocks.
 //!
-//! A mutex that does not check who unlocks it names the thread that locked it last, which need not be the one that will
-//! unlock it. That a process uses locks so is known once a thread got past a lock whose owner had not run meanwhile.
+//! A mutex that does not check who unlocks it names the thread that locked it last, which need not
+//! be the one that will unlock it. That a process uses locks so is known once a thread got past a
+//! lock whose owner had not run meanwhile.
 
 use super::{Facts, Id};
 use crate::history::waits_for_lock;
@@ -21,7 +22,8 @@ pub(super) struct LeftLock {
 }
 
 impl Facts {
-    /// The lock that a thread waits for, as it was seen last, if its owner had ended or slept already when that was read.
+    /// The lock that a thread waits for, as it was seen last, if its owner had ended or slept
+    /// already when that was read.
     pub(super) fn left_lock(&self, id: Id) -> Option<LeftLock> {
         let thread = self.threads.get(&id).filter(|t| t.sleeps() && waits_for_lock(&t.sight))?;
         let Wakers::Only { threads, how: How::Lock { at, lives, .. }, .. } = wakers(self, thread) else { return None };
@@ -33,7 +35,8 @@ impl Facts {
         slept.then_some(LeftLock { at, owner: Some(owner.id), owner_since: owner.since })
     }
 
-    /// Whether a thread that has ended waited, when it was seen last, for a lock whose owner had ended: it ends only once it has it.
+    /// Whether a thread that has ended waited, when it was seen last, for a lock whose owner had
+    /// ended: it ends only once it has it.
     pub(super) fn is_let_through(&self, id: Id) -> bool {
         self.left_lock(id).is_some_and(|lock| lock.owner.is_none())
     }

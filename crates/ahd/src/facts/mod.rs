@@ -1,7 +1,9 @@
-//! What is known of the watched processes at one moment: the latest of each record, nothing concluded.
+//! What is known of the watched processes at one moment: the latest of each record, nothing
+//! concluded.
 //!
-//! Owns: [`Facts`], which takes one [`Record`] after the other. Promises: pure; no I/O and no clock but the records' own. What is
-//! learnt over time is [`crate::history`]'s, which the same records feed.
+//! Owns: [`Facts`], which takes one [`Record`] after the other. Promises: pure; no I/O and no clock
+//! but the records' own. What is learnt over time is [`crate::history`]'s, which the same records
+//! feed.
 
 mod ends;
 mod gates;
@@ -64,9 +66,11 @@ pub struct Thread {
     pub stopped: bool,
     /// Time it was stopped, traced or in an uninterruptible wait, all together, s.
     pub halted: f64,
-    /// Since when it could run and was not seen to get any CPU, s; nothing once it does, for then the kernel has counted it.
+    /// Since when it could run and was not seen to get any CPU, s; nothing once it does, for then
+    /// the kernel has counted it.
     pub starved_since: Option<f64>,
-    /// The thread at the end of the chain of holders it waits for, and what that had lost when it was first known to be.
+    /// The thread at the end of the chain of holders it waits for, and what that had lost when it
+    /// was first known to be.
     pub owed_by: Option<(Id, f64)>,
     /// The lock that it waited for before it last ran, if that had an owner.
     left_lock: Option<gates::LeftLock>,
@@ -192,8 +196,8 @@ impl Facts {
         }
     }
 
-    /// Whether the thread at the end of the chain of holders had so many seconds since the lock was last seen to change hands,
-    /// without those in which the machine kept it from running.
+    /// Whether the thread at the end of the chain of holders had so many seconds since the lock was
+    /// last seen to change hands, without those in which the machine kept it from running.
     pub fn had_time(&self, waiter: &Thread, holder: &Thread, seconds: f64) -> bool {
         let Some((_, lost)) = waiter.owed_by.filter(|(id, _)| *id == holder.id) else { return false };
         let since = waiter.since.max(waiter.same_owner_since);

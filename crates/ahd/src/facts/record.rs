@@ -1,7 +1,8 @@
 //! One line of a recording: something that was seen, with nothing concluded from it.
 //!
-//! Owns: [`Record`] and its JSON. Times are seconds since the start of the recording. Promises: what is written reads back equal;
-//! fields that a recording of another version lacks have a default. Refuses: any judgement.
+//! Owns: [`Record`] and its JSON. Times are seconds since the start of the recording. Promises:
+//! what is written reads back equal; fields that a recording of another version lacks have a
+//! default. Refuses: any judgement.
 
 use serde::{Deserialize, Serialize};
 
@@ -70,11 +71,13 @@ pub enum Record {
         t: f64,
         /// Process, descriptor, link such as `pipe:[17]`, access mode (0 read, 1 write, 2 both).
         f: Vec<(i32, i32, String, u8)>,
-        /// Local and remote address as in `/proc/net/tcp`, state, inode (0 if nobody has it yet or any more).
+        /// Local and remote address as in `/proc/net/tcp`, state, inode (0 if nobody has it yet or
+        /// any more).
         tcp: Vec<(String, String, u32, u64)>,
         /// Inodes of two connected unix sockets.
         unix: Vec<(u64, u64)>,
-        /// Descriptors are on their way over a unix socket: whoever is about to hold them is not in the list.
+        /// Descriptors are on their way over a unix socket: whoever is about to hold them is not in
+        /// the list.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         flying: bool,
         /// Processes whose descriptors could not be read.
@@ -107,7 +110,8 @@ pub enum Record {
         /// Each socket.
         c: Vec<Connection>,
     },
-    /// What threads of a process do in the sections that its source marks: those inside one, and those that passed through one.
+    /// What threads of a process do in the sections that its source marks: those inside one, and
+    /// those that passed through one.
     #[serde(rename = "marks")]
     Marks {
         /// When.
@@ -130,7 +134,8 @@ pub enum Record {
         /// Thread.
         i: i32,
     },
-    /// The watcher itself stopped a thread to take its stack: that it runs for a moment is no progress.
+    /// The watcher itself stopped a thread to take its stack: that it runs for a moment is no
+    /// progress.
     #[serde(rename = "stop")]
     Stopped {
         /// When.
@@ -244,7 +249,8 @@ pub struct WaitFacts {
     /// Processes that hold the lock on a file in the way of this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lk: Option<Vec<i32>>,
-    /// Whether the owner that a lock's memory names is a living thread of a process that is not watched.
+    /// Whether the owner that a lock's memory names is a living thread of a process that is not
+    /// watched.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub alive: bool,
     /// Whether the socket that it waits at has a time limit of its own.
@@ -272,12 +278,13 @@ impl WaitFacts {
     }
 }
 
-/// What a thread did in a section: thread, the section's number, count of entries and exits (odd inside), times left by each
-/// exit, CPU time of the thread, CPU time of that since the scan before, ns.
+/// What a thread did in a section: thread, the section's number, count of entries and exits (odd
+/// inside), times left by each exit, CPU time of the thread, CPU time of that since the scan
+/// before, ns.
 pub type Cell = (i32, usize, u32, [u32; 7], u64, u64);
 
-/// A TCP socket: descriptor, own port, peer's port, whether it listens, ms since data came in, ms since data went out, bytes in,
-/// bytes out that were acknowledged, bytes not read yet, state.
+/// A TCP socket: descriptor, own port, peer's port, whether it listens, ms since data came in, ms
+/// since data went out, bytes in, bytes out that were acknowledged, bytes not read yet, state.
 pub type Connection = (i32, u16, u16, u8, u32, u32, u64, u64, i64, u8);
 
 /// Why it cannot be known who could end a wait of a process.

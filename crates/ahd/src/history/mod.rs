@@ -1,6 +1,8 @@
-//! What is learnt of the watched processes over time: homes of threads, their longest absence, how ports answer.
+//! What is learnt of the watched processes over time: homes of threads, their longest absence, how
+//! ports answer.
 //!
-//! Owns: [`History`], which takes the same records as [`Facts`]. Promises: pure; what belongs to a program ends with it (exec).
+//! Owns: [`History`], which takes the same records as [`Facts`]. Promises: pure; what belongs to a
+//! program ends with it (exec).
 
 mod habit;
 mod home;
@@ -79,7 +81,8 @@ impl History {
         }
     }
 
-    /// Whether an execution of a section is about to use more than it may, so that a scan out of turn is of use.
+    /// Whether an execution of a section is about to use more than it may, so that a scan out of
+    /// turn is of use.
     pub fn is_section_due(&self, limits: &Limits) -> bool {
         let limit = (limits.limit * 1e9) as u64;
         self.processes.values().any(|learnt| {

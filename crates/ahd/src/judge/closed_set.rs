@@ -1,10 +1,13 @@
-//! Closed set: sleeping threads, each of which only others of them could wake. Nobody outside can end it, so it lasts for ever.
+//! Closed set: sleeping threads, each of which only others of them could wake. Nobody outside can
+//! end it, so it lasts for ever.
 //!
-//! Certain where all waits are for locks and the ends of threads, whose memory names the holder; a ring of locks needs no time to
-//! be sure, only two scans between which nobody ran, whoever else waits for its threads. Else likely, after [`Limits::still`]
-//! seconds: a signal's handler that the process has could still end all other waits, so those count only where it catches none but
-//! those of runtimes. A guess, and likely once it lasts, where a lock's owner waits for it itself or has ended while other threads of
-//! the process could unlock it: old programs use such a lock as a gate.
+//! Certain where all waits are for locks and the ends of threads, whose memory names the holder; a
+//! ring of locks needs no time to be sure, only two scans between which nobody ran, whoever else
+//! waits for its threads. Else likely, after [`Limits::still`] seconds: a signal's handler that the
+//! process has could still end all other waits, so those count only where it catches none but those
+//! of runtimes. A guess, and likely once it lasts, where a lock's owner waits for it itself or has
+//! ended while other threads of the process could unlock it: old programs use such a lock as a
+//! gate.
 
 use super::{Key, Verdict, Why};
 use crate::facts::{Facts, Id, Process, Thread, Unsure};
@@ -14,7 +17,8 @@ use crate::wakers::{How, Wakers, wakers};
 use orbit_inspect::Sure;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Signals that runtimes and C libraries catch for themselves: HUP, QUIT of no program's own use are not among them.
+/// Signals that runtimes and C libraries catch for themselves: HUP, QUIT of no program's own use
+/// are not among them.
 const RUNTIME_SIGNALS: u64 = 0x7fff_ffff_0000_0000
     | bit(libc::SIGPIPE)
     | bit(libc::SIGCHLD)
@@ -113,10 +117,11 @@ fn closure(facts: &Facts, sleepers: &Sleepers, mut ids: BTreeSet<Id>) -> BTreeSe
     }
 }
 
-/// Threads of processes that catch signals, which wait for what a handler could do: it runs in any of the process' threads, also in
-/// one that waits for a lock or the end of a thread.
+/// Threads of processes that catch signals, which wait for what a handler could do: it runs in any
+/// of the process' threads, also in one that waits for a lock or the end of a thread.
 fn woken_by_handlers(facts: &Facts, sleepers: &Sleepers, ids: &BTreeSet<Id>) -> Vec<Id> {
-    // A handler may write, or have the call return; the holder of a lock and the end of a thread it does not change.
+    // A handler may write, or have the call return; the holder of a lock and the end of a thread it
+    // does not change.
     let by_handler = |id: &Id| !sleepers[id].how.is_exact() && !matches!(sleepers[id].how, How::FileLock(_));
     let pids: BTreeSet<i32> = ids.iter().map(|id| id.pid).collect();
     let interrupt = |p: &Process| if p.is_python { bit(libc::SIGINT) } else { 0 };
@@ -160,8 +165,8 @@ fn components(facts: &Facts, sleepers: &Sleepers, closed: &BTreeSet<Id>) -> Vec<
     parts.into_values().collect()
 }
 
-/// Whether a lock of the set may be unlocked by a thread that is not its owner: one of the process that is not asleep for what only
-/// sleepers could end.
+/// Whether a lock of the set may be unlocked by a thread that is not its owner: one of the process
+/// that is not asleep for what only sleepers could end.
 fn may_be_unlocked(facts: &Facts, sleepers: &Sleepers, set: &BTreeSet<Id>) -> bool {
     let is_open = |id: &&Id| matches!(sleepers[*id].how, How::Lock { is_open: true, .. });
     let open: BTreeSet<i32> = set.iter().filter(is_open).map(|id| id.pid).collect();
@@ -173,8 +178,9 @@ fn may_be_unlocked(facts: &Facts, sleepers: &Sleepers, set: &BTreeSet<Id>) -> bo
     !all.is_subset(&closed) || !is_seen_asleep_at_once(sleepers, &all, last_change(facts, sleepers, &all))
 }
 
-/// Whether all waits were read after `last`, when something last changed: at that moment all slept, so nobody was left to end it. A
-/// thread that was woken and has no CPU yet looks asleep until it is read again.
+/// Whether all waits were read after `last`, when something last changed: at that moment all slept,
+/// so nobody was left to end it. A thread that was woken and has no CPU yet looks asleep until it
+/// is read again.
 fn is_seen_asleep_at_once(sleepers: &Sleepers, set: &BTreeSet<Id>, last: f64) -> bool {
     set.iter().all(|id| sleepers[id].thread.wait.as_ref().is_some_and(|wait| wait.t > last))
 }
@@ -184,7 +190,8 @@ fn last_rest(sleepers: &Sleepers, set: &BTreeSet<Id>) -> f64 {
     set.iter().map(|id| sleepers[id].thread.since).fold(f64::MIN, f64::max)
 }
 
-/// The same, or when a thread of their processes ended: a process that exits loses one after the other.
+/// The same, or when a thread of their processes ended: a process that exits loses one after the
+/// other.
 fn last_change(facts: &Facts, sleepers: &Sleepers, set: &BTreeSet<Id>) -> f64 {
     let ended = |id: &Id| facts.processes.get(&id.pid).map_or(0.0, |p| p.thread_ended);
     set.iter().map(ended).fold(last_rest(sleepers, set), f64::max)

@@ -2,8 +2,8 @@
 //!
 //! Likely where the holder is known and sleeps all the while; a guess where it runs, sleeps by the
 //! clock, or is not known. Left out: holders that themselves wait for work or for a process that
-//! works, which hold their lock until then; rings, which are closed sets; and locks that are used as
-//! gates, which are waited for like work.
+//! works, which hold their lock until then; rings, which are closed sets; and locks that are used
+//! as gates, which are waited for like work.
 
 use super::{Key, Verdict, Why, others_work};
 use crate::facts::{Facts, Id, Thread};

@@ -1,10 +1,12 @@
-//! Unanswered: a request was read from an accepted connection, and nothing went out for longer than any answer took.
+//! Unanswered: a request was read from an accepted connection, and nothing went out for longer than
+//! any answer took.
 //!
-//! Finds hangs inside runtimes without knowing them: a goroutine, a Java monitor, a coroutine or a regular expression that never
-//! ends. A guess; likely where several came after the last answer, the oldest of them waits for twice as long, on a port that was
-//! seen to answer, and no thread of the process has been at its event loop since. A server that is back there and owes answers is the
-//! usual long poll (a queue's workers, subscribers); so is one that answers others. Connections that only ever take in (a collector
-//! of logs) are owed nothing.
+//! Finds hangs inside runtimes without knowing them: a goroutine, a Java monitor, a coroutine or a
+//! regular expression that never ends. A guess; likely where several came after the last answer,
+//! the oldest of them waits for twice as long, on a port that was seen to answer, and no thread of
+//! the process has been at its event loop since. A server that is back there and owes answers is
+//! the usual long poll (a queue's workers, subscribers); so is one that answers others. Connections
+//! that only ever take in (a collector of logs) are owed nothing.
 
 use super::{Key, Verdict, Why};
 use crate::facts::Facts;

@@ -1,8 +1,8 @@
 //! The only I/O of the detector: what the kernel says of the watched processes, as records.
 //!
-//! Owns: [`Sensor`]. Promises: no thread is stopped and nothing is written to a process; a scan of sleeping threads reads one small
-//! file each; per scan at most [`SAMPLES`] threads are read closer, each in its turn; scans are spaced out by what they cost. Refuses:
-//! any judgement.
+//! Owns: [`Sensor`]. Promises: no thread is stopped and nothing is written to a process; a scan of
+//! sleeping threads reads one small file each; per scan at most [`SAMPLES`] threads are read
+//! closer, each in its turn; scans are spaced out by what they cost. Refuses: any judgement.
 
 mod ends;
 mod marks;
@@ -20,7 +20,8 @@ use std::time::{Duration, Instant};
 pub const PERIOD: Duration = Duration::from_millis(80);
 /// A scan out of turn, after a thread came to rest at a lock whose holder rests too.
 const SOON: Duration = Duration::from_millis(20);
-/// A scan that comes later than so many times its turn was kept waiting by the machine: the rest is no time of the program's.
+/// A scan that comes later than so many times its turn was kept waiting by the machine: the rest is
+/// no time of the program's.
 const LATE: u32 = 4;
 /// Threads that ran and are read closer in one scan.
 pub const SAMPLES: usize = 32;
@@ -31,11 +32,13 @@ const SLOWEST: Duration = Duration::from_secs(1);
 /// Time between two readings of sockets, s, and how often that exceeds what one costs.
 const SOCKETS_EVERY: f64 = 0.48;
 const SOCKETS_SHARE: f64 = 250.0;
-/// Time between two readings of who holds what, s, and how often that exceeds what one costs; never more than the last, s.
+/// Time between two readings of who holds what, s, and how often that exceeds what one costs; never
+/// more than the last, s.
 const ENDS_EVERY: f64 = 0.45;
 const ENDS_SHARE: f64 = 250.0;
 const ENDS_SLOWEST: f64 = 10.0;
-/// Readings of who holds what that must say the same, where descriptors may have been passed on during each.
+/// Readings of who holds what that must say the same, where descriptors may have been passed on
+/// during each.
 const ENDS_AGREE: u32 = 3;
 /// Scans between two readings of what seldom changes of a process.
 const CHANGES_EVERY: u64 = 6;
@@ -44,7 +47,8 @@ const CHANGES_EVERY: u64 = 6;
 #[derive(Debug)]
 pub struct Sensor {
     began: Instant,
-    /// Time in which the watcher itself was kept from scanning: it is not part of the records' time.
+    /// Time in which the watcher itself was kept from scanning: it is not part of the records'
+    /// time.
     lost: Duration,
     monotonic: f64,
     started: bool,
@@ -61,7 +65,8 @@ pub struct Sensor {
     ends_from: f64,
     ends_read: f64,
     ends: Option<Record>,
-    /// The last reading during which descriptors may have been passed on, and how many in a row said the same.
+    /// The last reading during which descriptors may have been passed on, and how many in a row
+    /// said the same.
     unsettled: Option<(Record, u32)>,
     /// Where samples begin: with the first thread that got none in the last scan.
     from: (i32, i32),
@@ -102,7 +107,8 @@ struct Turns {
 }
 
 impl Sensor {
-    /// Watches exactly these processes from now on. Those that cannot be opened have ended, as the next scan answers.
+    /// Watches exactly these processes from now on. Those that cannot be opened have ended, as the
+    /// next scan answers.
     pub fn watch(&mut self, pids: &[i32]) {
         self.processes.retain(|pid, _| pids.binary_search(pid).is_ok());
         for &pid in pids {
@@ -116,7 +122,8 @@ impl Sensor {
         }
     }
 
-    /// Seconds since the sensor was made, without those in which it was kept from scanning: the time of records.
+    /// Seconds since the sensor was made, without those in which it was kept from scanning: the
+    /// time of records.
     pub fn now(&self) -> f64 {
         self.began.elapsed().saturating_sub(self.lost).as_secs_f64()
     }
@@ -152,8 +159,8 @@ impl Sensor {
         Record::Stopped { t: self.now(), p: pid, i: tid }
     }
 
-    /// Reads all once and hands over what changed, a [`Record::Tick`] last; answers the processes that have ended. Blocks for some
-    /// microseconds a thread that ran.
+    /// Reads all once and hands over what changed, a [`Record::Tick`] last; answers the processes
+    /// that have ended. Blocks for some microseconds a thread that ran.
     pub fn scan(&mut self, out: &mut dyn FnMut(Record)) -> Vec<i32> {
         let (began, cpu) = (Instant::now(), cpu_time());
         if let Some(last) = self.last {
@@ -223,7 +230,8 @@ impl Sensor {
         PERIOD.max((self.price * SHARE).min(SLOWEST))
     }
 
-    /// The reading as it may be relied on: descriptors count as being on their way until as many readings agree as are needed.
+    /// The reading as it may be relied on: descriptors count as being on their way until as many
+    /// readings agree as are needed.
     fn settled(&mut self, mut record: Record, ran: bool, t: f64) -> Record {
         let agree = match self.unsettled.take() {
             _ if !ran => ENDS_AGREE,
@@ -257,7 +265,8 @@ impl Sensor {
     }
 }
 
-/// Runs it and says how much CPU time it took, s: what the machine took meanwhile makes it no dearer.
+/// Runs it and says how much CPU time it took, s: what the machine took meanwhile makes it no
+/// dearer.
 fn timed(work: impl FnOnce()) -> f64 {
     let began = cpu_time();
     work();

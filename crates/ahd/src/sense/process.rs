@@ -129,7 +129,8 @@ impl Process {
             return;
         }
         let mut unsure = self.unsure.clone();
-        // A process that shares memory is a child or a sibling: others are no kin, or are asked in their turn.
+        // A process that shares memory is a child or a sibling: others are no kin, or are asked in
+        // their turn.
         let shares = |other: &i32| same_memory(pid, *other).unwrap_or(false);
         if others.iter().any(shares) {
             unsure.push(Unsure::SharedMemory);
@@ -178,7 +179,8 @@ impl Process {
             let sched = match thread.schedstat.sched(pid, tid) {
                 Ok(sched) => sched,
                 Err(e) => {
-                    // Where it cannot be read for another reason (no descriptor is left) nothing is known to have changed.
+                    // Where it cannot be read for another reason (no descriptor is left) nothing is
+                    // known to have changed.
                     if matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)) {
                         gone.push(tid);
                     }
@@ -293,7 +295,8 @@ impl Process {
         !tids.is_empty()
     }
 
-    /// Whether all its threads sleep, one of them for what others hold, and that was not read since the last of them came to rest.
+    /// Whether all its threads sleep, one of them for what others hold, and that was not read since
+    /// the last of them came to rest.
     pub(super) fn asks_for_ends(&self, t: f64, read: f64) -> bool {
         let all = self.threads.values();
         let mut last = f64::MIN;
@@ -308,7 +311,8 @@ impl Process {
         by_ends && read < last + ALL_SLEEP
     }
 
-    /// Whether a thread came to rest in this scan at a lock whose owner rests too. Then all are asked anew what they wait for.
+    /// Whether a thread came to rest in this scan at a lock whose owner rests too. Then all are
+    /// asked anew what they wait for.
     pub(super) fn is_ring_possible(&mut self, t: f64) -> bool {
         let is_possible = self.has_new_ring(t);
         if is_possible {

@@ -1,4 +1,5 @@
-//! Which descriptors of a process have input waiting, and the state of its TCP sockets: by copies of its descriptors, closed at once.
+//! Which descriptors of a process have input waiting, and the state of its TCP sockets: by copies
+//! of its descriptors, closed at once.
 
 use super::process::Process;
 use crate::facts::{Connection, Record, Unsure};

@@ -1,4 +1,5 @@
-// A healthy program of old style: a mutex that one thread locks and another one unlocks, as a signal that there is work.
+// A healthy program of old style: a mutex that one thread locks and another one unlocks, as a
+// signal that there is work.
 #include "../recorded/mark.h"
 
 static pthread_mutex_t gate = PTHREAD_MUTEX_INITIALIZER, second = PTHREAD_MUTEX_INITIALIZER;

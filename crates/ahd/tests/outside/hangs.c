@@ -77,7 +77,8 @@ static void all_write(void) {
     for (;;) write(p[me][1], block, sizeof block);
 }
 
-// A client's thread polls a connection that the other side has closed, and never takes it out of its set.
+// A client's thread polls a connection that the other side has closed, and never takes it out of
+// its set.
 static int to_poll;
 static void *client(void *x) {
     int e = epoll_create1(0);
@@ -198,7 +199,8 @@ static void handler_malloc(void) {
     }
 }
 
-// The last of the workers leaves on an error, and nobody says so to those that wait for all of them.
+// The last of the workers leaves on an error, and nobody says so to those that wait for all of
+// them.
 static int done;
 static void *part(void *x) {
     for (int round = 0; round < 50; round++) ms(20);

@@ -35,7 +35,8 @@ const WARM: Duration = Duration::from_millis(3500);
 const WARM_AT_LAST: Duration = Duration::from_secs(30);
 const ASLEEP: usize = 8;
 const LOOKS: u64 = 12;
-/// A thread that does something a few times a second is watched until it has slept so often, as a loop must be learnt.
+/// A thread that does something a few times a second is watched until it has slept so often, as a
+/// loop must be learnt.
 const SLEPT_RARE: u64 = 64;
 /// A place that nobody comes by in this time is not reached.
 const REACHED: Duration = Duration::from_secs(15);
@@ -410,7 +411,6 @@ const AFTER_SPIN: f64 = 100.0;
 const SPIN_LIMITS: [u64; 4] = [200, 500, 1000, 5000];
 
 /// Bounds on what was measured.
-
 fn reach(limit: f64, lines: &mut Lines) {
     let rows = lines.hang_rows();
     let (runs, found) = rows.iter().fold((0, 0), |(runs, found), row| (runs + row.runs, found + row.found));

@@ -196,7 +196,8 @@ pub fn run(args: &Args) -> Done {
         step.add_figure(case.step_us);
         rows.push(Measured::new(format!("an instruction watched, {}", case.name), "us", points()).ours(step.summary()));
         let cells = [needed, common(&case.by_run), common(&case.by_sources), found, besides].map(|n| n.to_string());
-        let papers = case.paper.map_or("-".to_owned(), |[by_hand, all, both]| format!("{by_hand}, {both}, {}", all - both));
+        let papers = case.paper.map_or("-".to_owned(), |[by_hand, all, both]| format!("{by_hand}, {both}, \
+            {}", all - both));
         let shown = [case.name.to_owned()].into_iter().chain(cells).chain([papers, format!("{:.1}", case.step_us)]);
         if besides > 0 || found < needed {
             let names = |of: Vec<&String>| of.into_iter().cloned().collect::<Vec<_>>().join(", ");

@@ -38,7 +38,8 @@ pub const SLOW: [Point; 10] = [
     ("slowlogCreateEntry", "entries of former calls: slowlogFreeEntry of the last"),
 ];
 
-/// Redis 7.0's `rdbSave(req, filename, rsi)` (src/rdb.c), with a key of each type and encoding of the load.
+/// Redis 7.0's `rdbSave(req, filename, rsi)` (src/rdb.c), with a key of each type and encoding of
+/// the load.
 pub const SAVE: [Point; 25] = [
     ("initServer", "rdbSaveDb: server.db"),
     ("dictCreate", "rdbSaveDb: db->dict, db->expires; rdbSaveObject: sets, hashes and sorted sets as dicts"),

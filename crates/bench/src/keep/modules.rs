@@ -36,7 +36,8 @@ pub fn rows(rounds: usize, results: &mut Results, bench: &mut Bench) -> Result<(
     let [direct, client, modules] = back.map(|samples| samples.summary());
     let rivals = [("pins", client), ("modules", modules)];
     results.add("a signal until the program is put back", "us", direct, &rivals, None, Own::default());
-    bench.note("pins: commands of a client in the core's process; modules: tac and recovery, until recovery has reported it".to_owned());
+    bench.note("pins: commands of a client in the core's process; modules: tac and recovery, until recovery has \
+        reported it".to_owned());
     Ok(())
 }
 

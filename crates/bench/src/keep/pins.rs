@@ -1,4 +1,5 @@
-//! What a step of a checkpoint costs as a command through the core of `rmk`, beside keep's own way: written pages of another process are read.
+//! What a step of a checkpoint costs as a command through the core of `rmk`, beside keep's own way:
+//! written pages of another process are read.
 
 use super::super::Bench;
 use super::super::stats::Samples;
@@ -62,7 +63,8 @@ pub fn pages(results: &mut Results, bench: &mut Bench) -> Result<(), Failure> {
     }
     let name = format!("{PAGES} written pages read in the pause");
     results.add(&name, "us", ours.summary(), &[("P_MEM", through.summary())], None, Own::default());
-    bench.note("P_MEM: a command a page, from a client in the core's process; a module in an orbit adds two messages a command".to_owned());
+    bench.note("P_MEM: a command a page, from a client in the core's process; a module in an orbit adds two messages \
+        a command".to_owned());
     Ok(())
 }
 

@@ -113,7 +113,8 @@ fn us(ns: u64) -> f64 {
     ns as f64 / 1e3
 }
 
-/// Entry and return of an upcall: of frequent ones, whose budget an agent checks, and of others, which arm a timer each.
+/// Entry and return of an upcall: of frequent ones, whose budget an agent checks, and of others,
+/// which arm a timer each.
 pub fn upcalls(found: &mut Found, cpu: usize, counts: Counts) -> Result<(), Failure> {
     let (entry, both) = upcalls_with(cpu, counts, "1ms/1ms")?;
     found.bounded("upcall, signal to current: entry", entry.summary(), 3.0);
@@ -214,7 +215,8 @@ pub fn aborts(found: &mut Found, cpu: usize, counts: Counts) -> Result<(), Failu
         Reach::at_least("runaways aborted, of all", ratio(aborted, account.runs as f64), 1.0, "times"),
     ];
     let program = if harmed { "harmed" } else { "unharmed" };
-    let what = format!("abort of a runaway after its budget: {aborted} of {}, interrupted program {program}", account.runs);
+    let what = format!("abort of a runaway after its budget: {aborted} of {}, interrupted program \
+        {program}", account.runs);
     found.add(Row::new(what, "us", Plain {}).ours(summary), bounds);
     Ok(())
 }
@@ -261,7 +263,8 @@ pub fn dispatch(found: &mut Found, cpu: usize, counts: Counts) -> Result<(), Fai
     }
     let (ours, bare) = (ours.summary(), bare.summary());
     let what = "timer due to handler, on an agent";
-    let reach = Reach::at_most("dispatch to an agent, times a bare timer", ratio(median(ours), median(bare)), 1.5, "times");
+    let reach = Reach::at_most("dispatch to an agent, times a bare \
+        timer", ratio(median(ours), median(bare)), 1.5, "times");
     found.add(Row::new(what, "us", Plain {}).ours(ours).rival("bare timer, process at FIFO 99", bare), vec![reach]);
     Ok(())
 }
@@ -348,9 +351,11 @@ pub fn wasm(found: &mut Found, cpu: usize, counts: Counts) -> Result<(), Failure
     Ok(())
 }
 
-/// Joining and leaving a running program: a dynamic one, and a static one and one in Go where a compiler is there.
+/// Joining and leaving a running program: a dynamic one, and a static one and one in Go where a
+/// compiler is there.
 pub fn joining(found: &mut Found, cpu: usize, counts: Counts) -> Result<(), Failure> {
-    let what = |kind: &str| format!("joining a running program, {kind}, {} joins and leaves: stopped for", counts.joins);
+    let what = |kind: &str| format!("joining a running program, {kind}, {} joins and leaves: stopped \
+        for", counts.joins);
     let stopped = joins(cpu, counts.joins, std::process::Command::new("sleep").arg("infinity"))?;
     found.bounded(&what("dynamic"), stopped.summary(), 2000.0);
     let folder = std::env::temp_dir().join(format!("orbit-bench-join-{}", std::process::id()));

@@ -81,7 +81,8 @@ struct Row {
 
 pub fn run(args: &Args) -> Done {
     if orbit_linux::host::user() != 0 {
-        return Err(Failure::text("orbit bench service sets real-time priorities and traces the kernel's ticks: run it as root"));
+        return Err(Failure::text("orbit bench service sets real-time priorities and traces the kernel's ticks: run it \
+            as root"));
     }
     let cpus = sched::affinity(0)?;
     let [first, .., last] = cpus[..] else {
@@ -92,7 +93,8 @@ pub fn run(args: &Args) -> Done {
     let rounds = args.rounds.unwrap_or(if quick { 2 } else { 5 }).max(1);
     let seconds = args.seconds.unwrap_or(if args.unscaled { 32 } else if quick { 3 } else { 8 }).max(1);
     if let Some(folder) = &args.figures {
-        std::fs::create_dir_all(folder).map_err(|error| Failure::text(format!("cannot make {}: {error}", folder.display())))?;
+        std::fs::create_dir_all(folder).map_err(|error| Failure::text(format!("cannot make {}: \
+            {error}", folder.display())))?;
     }
     let mut bench = Bench::start("service", &args.common)?;
     sched::set_affinity(0, &[first])?;
@@ -169,8 +171,10 @@ fn costs(bench: &mut Bench, found: &mut measures::Found, cpu: usize, counts: mea
 /// Notes and bounds of the experiment.
 fn judge(bench: &mut Bench, runs: &[(Deployment, Vec<Seen>)], (scale, rounds, seconds): (u32, usize, u64)) {
     let late = runs.iter().flat_map(|(_, seen)| seen).map(|seen| seen.observer_late_us).fold(0.0, f64::max);
-    bench.note(format!("times are the paper's divided by {scale}; {rounds} rounds of {seconds} s; the observer was at most {} late", out::time(late)));
-    bench.note("all deployments of a round have the same disturbance; a plain process at FIFO 99 is what a kernel of today offers without services".to_owned());
+    bench.note(format!("times are the paper's divided by {scale}; {rounds} rounds of {seconds} s; the observer was at \
+        most {} late", out::time(late)));
+    bench.note("all deployments of a round have the same disturbance; a plain process at FIFO 99 is what a kernel of \
+        today offers without services".to_owned());
     let none = rate(runs, Deployment::None).summary().map_or(0.0, |summary| summary.p50);
     for deployment in [Deployment::Upcall, Deployment::Agent, Deployment::Kernel] {
         let ours = rate(runs, deployment).summary().map_or(f64::INFINITY, |summary| summary.p50);
@@ -308,7 +312,8 @@ fn shares(deployment: Deployment, seen: &[Seen], scale: u32) -> Timeline {
         Series::over_time(name, points.unwrap_or_default())
     });
     Timeline {
-        title: format!("Shares of the CPU, {} (the paper's Figures 6 and 7), times divided by {scale}", deployment.name()),
+        title: format!("Shares of the CPU, {} (the paper's Figures 6 and 7), times divided by \
+            {scale}", deployment.name()),
         x: "seconds".to_owned(),
         y: "% of the CPU".to_owned(),
         series: series.collect(),

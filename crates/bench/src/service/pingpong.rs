@@ -1,7 +1,8 @@
-//! The paper's Figure 5: a message to a service and its answer, while the application's working set grows, in pages of data and
-//! in pages of instructions, 4,160 bytes apart as there. The service has a small one of its own. It is another process behind
-//! pipes (the rival, on the same CPU and on another one), a thread of the sandbox, or an upcall: called by the application
-//! itself, or, as events from outside come, by a signal.
+//! The paper's Figure 5: a message to a service and its answer, while the application's working set
+//! grows, in pages of data and in pages of instructions, 4,160 bytes apart as there. The service
+//! has a small one of its own. It is another process behind pipes (the rival, on the same CPU and
+//! on another one), a thread of the sandbox, or an upcall: called by the application itself, or, as
+//! events from outside come, by a signal.
 
 use super::child;
 use super::measures::{self, Found, Plain, Row, host, work};
@@ -20,7 +21,8 @@ use std::sync::atomic::Ordering::Relaxed;
 
 /// Pages of the application's working set.
 const PAGES: [usize; 7] = [1, 4, 8, 16, 32, 64, 128];
-/// Bytes between two places that are touched: each in a page of its own, and in another set of the cache.
+/// Bytes between two places that are touched: each in a page of its own, and in another set of the
+/// cache.
 const APART: usize = 4160;
 /// Times that all ways take turns.
 const ROUNDS: usize = 4;
@@ -53,8 +55,8 @@ impl Way {
         }
     }
 
-    /// Whether the issue asks for it to be faster than a process. A signal is how events from outside come, which is no call: to
-    /// deliver it and to return from it costs what a pipe does.
+    /// Whether the issue asks for it to be faster than a process. A signal is how events from
+    /// outside come, which is no call: to deliver it and to return from it costs what a pipe does.
     fn is_bounded(self) -> bool {
         matches!(self, Way::ThreadElsewhere | Way::Called)
     }
@@ -167,7 +169,8 @@ pub fn run(found: &mut Found, cpu: usize, n: usize) -> Result<[Chart; 2], Failur
                 Way::Signalled => by_signal(cpu, each)?,
             };
             if figures.len() != samples.len() * each {
-                return Err(Failure::text(format!("{}: {} answers of {}", way.name(), figures.len(), samples.len() * each)));
+                return Err(Failure::text(format!("{}: {} answers of \
+                    {}", way.name(), figures.len(), samples.len() * each)));
             }
             for (samples, figures) in samples.iter_mut().zip(figures.chunks_exact(each)) {
                 samples.extend(figures);
@@ -235,7 +238,8 @@ fn by_process(cpu: usize, service_cpu: usize, n: usize) -> Result<Vec<f64>, Fail
     Ok(figures)
 }
 
-/// The application calls the service: a pure one runs in its thread, another in a thread of the sandbox.
+/// The application calls the service: a pure one runs in its thread, another in a thread of the
+/// sandbox.
 fn by_call(cpu: usize, service_cpu: usize, n: usize, dispatch: Dispatch) -> Result<Vec<f64>, Failure> {
     let mut host = host(service_cpu)?;
     let id = work(&mut host, dispatch, "100ms/100ms", (0, false), Vec::new())?.to_string();

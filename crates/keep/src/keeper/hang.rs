@@ -40,7 +40,8 @@ impl Keeper {
         }
     }
 
-    /// Deals with a program whose waits for input fail again and again, since the last time; returns whether there was something to deal with.
+    /// Deals with a program whose waits for input fail again and again, since the last time;
+    /// returns whether there was something to deal with.
     pub(super) fn waits_failed(&mut self) -> bool {
         let (count, errno) = self.shared.failed_waits();
         if std::mem::replace(&mut self.failed_waits, count) == count || !self.shared.has_log() {

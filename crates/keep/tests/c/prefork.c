@@ -1,7 +1,8 @@
 /* prefork FOLDER CHILDREN: a server whose children take connections one at a time, under a lock between them (fcntl), and ask a backend for each.
  *
- * Words: "poison" crashes after the backend has answered; "late" crashes when the answer was sent and the connection closed; "stop" ends the child.
- * Each answer has the number of answers that the child has given: a rollback must not lose it in the replay of a request.
+ * Words: "poison" crashes after the backend has answered; "late" crashes when the answer was sent
+ * and the connection closed; "stop" ends the child. Each answer has the number of answers that the
+ * child has given: a rollback must not lose it in the replay of a request.
  */
 #include <fcntl.h>
 #include <stdio.h>

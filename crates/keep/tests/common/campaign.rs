@@ -1,4 +1,5 @@
-//! Crashes of a kept server without end, while clients check each answer: who saw an error, and how long nobody was answered.
+//! Crashes of a kept server without end, while clients check each answer: who saw an error, and how
+//! long nobody was answered.
 
 use super::hung;
 use std::fmt::Write as _;
@@ -19,7 +20,8 @@ const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One connection of a checking client.
 pub trait Client: Send {
-    /// Asks once and checks the answer. `Err` names what was wrong; the connection is given up then.
+    /// Asks once and checks the answer. `Err` names what was wrong; the connection is given up
+    /// then.
     fn ask(&mut self) -> Result<(), String>;
 }
 
@@ -55,9 +57,11 @@ pub struct Outcome {
     pub good: u64,
     /// That clients saw.
     pub errors: Vec<String>,
-    /// Of the keeper: inputs that it dropped beyond the poison, replays that differed, and connections closed for it.
+    /// Of the keeper: inputs that it dropped beyond the poison, replays that differed, and
+    /// connections closed for it.
     pub reported: u64,
-    /// Ruined programs that did not crash but answered nobody any more, and were put back by an order, as `orbit watch --on-hang recover` gives it.
+    /// Ruined programs that did not crash but answered nobody any more, and were put back by an
+    /// order, as `orbit watch --on-hang recover` gives it.
     pub hangs: u64,
     /// In ms, from each crash on: the longest time in which no client was answered.
     pub gaps: Vec<f64>,
@@ -73,7 +77,8 @@ impl Outcome {
 
     pub fn text(&self) -> String {
         let mut text = format!(
-            "{} crashes ({} without effect, {} hangs), {} good answers, {} errors, {} reported, gap p50 {:.1} ms p99 {:.1} ms",
+            "{} crashes ({} without effect, {} hangs), {} good answers, {} errors, {} reported, gap p50 {:.1} ms p99 \
+             {:.1} ms",
             self.crashes,
             self.without_effect,
             self.hangs,
@@ -130,8 +135,9 @@ impl State {
         }
     }
 
-    /// Waits until some answers have come. If none comes for long, records what explains it; of a program that was ruined from outside, orders its keeper
-    /// to put it back, which `orbit watch` would. Returns how often.
+    /// Waits until some answers have come. If none comes for long, records what explains it; of a
+    /// program that was ruined from outside, orders its keeper to put it back, which `orbit watch`
+    /// would. Returns how often.
     fn goes_on(&self, more: u64, server: &dyn Server, is_ruined: bool) -> u64 {
         let (at, end) = (self.good.load(SeqCst), Instant::now() + PATIENCE);
         let (mut last, mut since, mut orders) = (at, Instant::now(), 0);
@@ -248,7 +254,8 @@ pub fn run(server: &dyn Server, kind: Kind, crashes: usize, clients: usize, mut 
                         None
                     }
                     Kind::Killed => {
-                        // SAFETY: a process of our own server, which is kept and so does not end by it.
+                        // SAFETY: a process of our own server, which is kept and so does not end by
+                        // it.
                         unsafe { libc::kill(server.pid(), libc::SIGSEGV) };
                         None
                     }

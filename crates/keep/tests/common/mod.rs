@@ -1,4 +1,5 @@
-//! A kept Redis on a unix socket, a client that speaks as much of its protocol as is needed, and waits for conditions.
+//! A kept Redis on a unix socket, a client that speaks as much of its protocol as is needed, and
+//! waits for conditions.
 #![allow(dead_code, reason = "each test uses a part")]
 
 pub mod apache;
@@ -108,7 +109,8 @@ impl Redis {
             .arg(scratch.join("events"))
             .args(options)
             .args(["--", "redis-server", "--port", "0", "--save", "", "--appendonly", "no"])
-            // Its crash report would test all memory beside jemalloc's thread, which may crash of it: see docs/limits.md.
+            // Its crash report would test all memory beside jemalloc's thread, which may crash of
+            // it: see docs/limits.md.
             .args(["--crash-memcheck-enabled", "no", "--enable-debug-command", "yes", "--dir"])
             .arg(&scratch.0)
             .arg("--unixsocket")
@@ -150,7 +152,8 @@ impl Redis {
 
 impl Drop for Redis {
     fn drop(&mut self) {
-        // SAFETY: an own child's child that lives until its keeper, waited for below, has reaped it.
+        // SAFETY: an own child's child that lives until its keeper, waited for below, has reaped
+        // it.
         unsafe { libc::kill(self.pid, libc::SIGKILL) };
         let end = Instant::now() + PATIENCE;
         while self.keeper.try_wait().ok().flatten().is_none() && Instant::now() < end {
@@ -167,7 +170,8 @@ pub struct Client {
 }
 
 impl Client {
-    /// Sends a command; returns the first line of the answer, with the bytes of a bulk answer after it.
+    /// Sends a command; returns the first line of the answer, with the bytes of a bulk answer after
+    /// it.
     pub fn call(&mut self, words: &[&str]) -> io::Result<String> {
         self.send(words)?;
         self.answer()

@@ -142,7 +142,8 @@ impl Pin for Sig {
             Command::SignalDecide { ticket, verdict } if *ticket >= FIRST_TICKET => match verdict {
                 Verdict::Pass => self.programs.give_up(*ticket).map(|()| Reply::Done),
                 _ => Err(PinError::Refused(
-                    "a thread held at a fatal signal dies of it (Pass), or its process is put back (CheckpointRestore of P_MEM)"
+                    "a thread held at a fatal signal dies of it (Pass), or its process is put back (CheckpointRestore \
+                     of P_MEM)"
                         .into(),
                 )),
             },

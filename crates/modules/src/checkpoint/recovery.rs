@@ -86,9 +86,13 @@ impl Recovery {
         let (all, stopped) = (crash.at.elapsed().as_secs_f64() * 1e3, *stopped_ns as f64 / 1e6);
         let left = if left.is_empty() { String::new() } else { format!("; not put back: {}", left.join("; ")) };
         context.report(format!(
-            "process {pid}: signal {} at address {:#x} in thread {}: put back to a checkpoint {:.1} s old in {all:.2} ms, {pages} pages, \
+            "process {pid}: signal {} at address {:#x} in thread {}: put back to a checkpoint {:.1} s old in {all:.2} \
+             ms, {pages} pages, \
              stood still for {stopped:.2} ms{left}",
-            crash.signal, crash.address, crash.tid, age.as_secs_f64(),
+            crash.signal,
+            crash.address,
+            crash.tid,
+            age.as_secs_f64(),
         ));
     }
 }

@@ -317,7 +317,8 @@ impl AreaInner {
             return Err(Error::new(Kind::WrongSide, text));
         }
         let text = format!(
-            "area \"{name}\" was made by the process that this one was forked from: its objects can be read and written \
+            "area \"{name}\" was made by the process that this one was forked from: its objects can be read and \
+             written \
              here as ordinary memory, but not allocated, freed or shown to orbits; make areas of this process's own"
         );
         Err(Error::new(Kind::Forked, text))
@@ -399,7 +400,8 @@ impl AreaInner {
         let (name, held, limit) = (&self.name, human(heap.held()), human(self.limit));
         if size > self.limit {
             let text = format!(
-                "area \"{name}\": an object of {} is larger than the area's limit of {limit}; make the area with a higher limit",
+                "area \"{name}\": an object of {} is larger than the area's limit of {limit}; make the area with a \
+                 higher limit",
                 human(size)
             );
             return Error::new(Kind::TooLarge, text);
@@ -441,7 +443,8 @@ impl AreaInner {
             Bad::Interior { inside, size } => Error::new(
                 Kind::Invalid,
                 format!(
-                    "area \"{name}\": {addr:#x} lies {inside} bytes inside an object of {size}; pass {:#x}, its address",
+                    "area \"{name}\": {addr:#x} lies {inside} bytes inside an object of {size}; pass {:#x}, its \
+                     address",
                     addr - inside
                 ),
             ),
@@ -629,8 +632,8 @@ impl AreaInner {
     /// books of what is owed stay as they are: as long as this engine works nobody needs them, and
     /// the next one begins with every page.
     ///
-    /// `cold`: caches will hardly have the pages. No lock is taken: a harvest for another orbit that goes over to another engine meanwhile
-    /// owes every page to this one.
+    /// `cold`: caches will hardly have the pages. No lock is taken: a harvest for another orbit
+    /// that goes over to another engine meanwhile owes every page to this one.
     ///
     /// # Safety
     /// `to` has as many writable bytes as the area's limit, which are no part of it and which

@@ -43,12 +43,14 @@ fn services() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../services")
 }
 
-/// How many times a campaign does something: the short form, or with ORBIT_TEST_FULL=1 the whole one.
+/// How many times a campaign does something: the short form, or with ORBIT_TEST_FULL=1 the whole
+/// one.
 pub fn times(short: usize, whole: usize) -> usize {
     if std::env::var_os("ORBIT_TEST_FULL").is_some() { whole } else { short }
 }
 
-/// Compiles `tests/native/NAME.c`, or `native/NAME.c` of the crate, to wasm. `None` where there is no linker for it.
+/// Compiles `tests/native/NAME.c`, or `native/NAME.c` of the crate, to wasm. `None` where there is
+/// no linker for it.
 pub fn wasm(name: &str) -> Option<Vec<u8>> {
     let object = format!("orbit-test-{}-{name}-{:?}.wasm", std::process::id(), std::thread::current().id());
     let object = std::env::temp_dir().join(object);
@@ -143,11 +145,13 @@ pub fn spec(name: &str, dispatch: Dispatch, grants: Vec<GrantRequest>) -> Spec {
     }
 }
 
-/// A program that joins and computes until it is killed. Its only output is what it found wrong with its own results.
+/// A program that joins and computes until it is killed. Its only output is what it found wrong
+/// with its own results.
 pub struct Member(pub Child);
 
 impl Member {
-    /// Starts one, on the CPU of [`cpu`]. `program` is the test function that calls [`member_program`].
+    /// Starts one, on the CPU of [`cpu`]. `program` is the test function that calls
+    /// [`member_program`].
     pub fn start(host: &mut Host, program: &str) -> Member {
         let member = Member::alone(host, program);
         let pid = member.pid();
@@ -273,7 +277,8 @@ impl Subject {
     pub fn go() -> Option<Subject> {
         let folder = std::env::temp_dir().join(format!("orbit-join-go-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
-        let source = "package main\nimport \"os\"\nfunc sum() uint64 { n := uint64(1); for i := uint64(0); i < 300000; i++ { n = n*6364136223846793005 + i }; return n }\n\
+        let source = "package main\nimport \"os\"\nfunc sum() uint64 \
+            { n := uint64(1); for i := uint64(0); i < 300000; i++ { n = n*6364136223846793005 + i }; return n }\n\
                       func work(e uint64) { for { if sum() != e { os.Exit(1) } } }\n\
                       func main() { e := sum(); go work(e); go work(e); work(e) }\n";
         std::fs::write(folder.join("subject.go"), source).expect("written");

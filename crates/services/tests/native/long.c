@@ -1,4 +1,5 @@
-// Computes for as many rounds as its arguments say (a uint32_t), in a table of its own, and keeps what it found.
+// Computes for as many rounds as its arguments say (a uint32_t), in a table of its own, and keeps
+// what it found.
 #include "orbit_service.h"
 static uint64_t table[1024];
 volatile uint64_t found;

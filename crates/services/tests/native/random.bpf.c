@@ -1,5 +1,5 @@
-// A handler in the kernel with room for instructions that a test draws at random: they stand where the marks are. What they leave in two
-// registers is asked for.
+// A handler in the kernel with room for instructions that a test draws at random: they stand where
+// the marks are. What they leave in two registers is asked for.
 #include "orbit_kernel.h"
 
 char _license[] SEC("license") = "GPL";
