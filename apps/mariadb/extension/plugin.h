@@ -55,8 +55,8 @@ struct waiting_thread {
 void waits_start(void);
 /* No longer. Takes 0.1 s. */
 void waits_stop(void);
-/* Sleeps until this time, then until two threads wait, one of which began after `seen`, which is set.
- * False: nothing like that yet, or it was woken. */
+/* Sleeps until this time, then until two threads wait, one of which began after `seen`, which is
+ * set. False: nothing like that yet, or it was woken. */
 bool waits_await(uint64_t due_us, uint64_t *seen);
 /* Ends waits_await; for good, if asked. Any thread. */
 void waits_wake(bool stop);

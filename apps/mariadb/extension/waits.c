@@ -1,6 +1,6 @@
-/* Which threads wait for a row's lock, and since when: the server reports each wait to its scheduler
- * of threads, so that a pool can run another thread meanwhile. These functions stand in for the
- * scheduler's two, and call them.
+/* Which threads wait for a row's lock, and since when: the server reports each wait to its
+ * scheduler of threads, so that a pool can run another thread meanwhile. These functions stand in
+ * for the scheduler's two, and call them.
  *
  * So the detector sleeps while at most one thread waits, and scans when a second one begins to.
  * InnoDB reports a wait after it has queued the lock: a scan that begins later shows the wait.

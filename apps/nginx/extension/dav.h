@@ -75,10 +75,10 @@ typedef void (*put_done)(void *data, ngx_int_t status, const char *failure);
 /* A line that the task logged. */
 typedef void (*put_log)(void *data, ngx_uint_t level, const u_char *text, size_t size);
 
-/* Makes the call as soon as the orbit takes it, never blocks. done is called once, from the event loop, unless the call is
- * abandoned. NULL: no memory. args_size bytes at args are copied. */
-struct put_call *put_call_start(const struct put_args *args, size_t args_size, ngx_msec_t deadline, put_done done, put_log log,
-                                void *data);
+/* Makes the call as soon as the orbit takes it, never blocks. done is called once, from the event
+ * loop, unless the call is abandoned. NULL: no memory. args_size bytes at args are copied. */
+struct put_call *put_call_start(const struct put_args *args, size_t args_size, ngx_msec_t deadline, put_done done,
+                                put_log log, void *data);
 /* done will not be called. */
 void put_call_abandon(struct put_call *call);
 

@@ -269,8 +269,8 @@ static void make_calls(void)
     }
 }
 
-struct put_call *put_call_start(const struct put_args *args, size_t args_size, ngx_msec_t deadline, put_done done, put_log log,
-                                void *data)
+struct put_call *put_call_start(const struct put_args *args, size_t args_size, ngx_msec_t deadline, put_done done,
+                                put_log log, void *data)
 {
     struct put_call *call = ngx_alloc(sizeof *call + args_size, ngx_cycle->log);
     if (!call)

@@ -38,8 +38,8 @@ void arena_leave(bool leave);
 bool areas_init(void);
 /* The areas of a call, with regions that are new. NULL: one could not be made. */
 struct orbit_area *const *areas_now(size_t *count);
-/* Whether this address is in the program (redis-server), its object `server`, or is a return address
- * in its function `rdbSaveBackground`. */
+/* Whether this address is in the program (redis-server), its object `server`, or is a return
+ * address in its function `rdbSaveBackground`. */
 bool is_in_program(const void *address);
 bool is_in_server(const void *address);
 bool is_in_background_save(const void *address);

@@ -311,7 +311,8 @@ static int is_padding_tail(u64 at) {
     i32 first = -1;
     while (first > -11 && code[first - 1] == 0xcc) first--;
     const u8 *end = code + first;
-    return end[-1] == 0xc3 || end[-2] == 0xeb || end[-5] == 0xe9 || end[-5] == 0xe8 || (end[-2] == 0x0f && end[-1] == 0x0b);
+    return end[-1] == 0xc3 || end[-2] == 0xeb || end[-5] == 0xe9 || end[-5] == 0xe8 ||
+           (end[-2] == 0x0f && end[-1] == 0x0b);
 }
 
 /*

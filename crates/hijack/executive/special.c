@@ -174,6 +174,7 @@ void special_after(struct block *block) {
     case __NR_creat: return file_was_opened(block, 1, O_WRONLY);
     case __NR_openat: return file_was_opened(block, 2, block->call[3]);
     case __NR_mmap: return was_mapped(block);
-    case __NR_openat2: return copy_in(&flags, block->call[3], sizeof flags) ? (void)0 : file_was_opened(block, 2, flags);
+    case __NR_openat2:
+        return copy_in(&flags, block->call[3], sizeof flags) ? (void)0 : file_was_opened(block, 2, flags);
     }
 }

@@ -388,7 +388,8 @@ EXPORT int ppoll(struct pollfd *fds, nfds_t count, const struct timespec *timeou
     return (int)answer(&call);
 }
 
-EXPORT int __ppoll_chk(struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask, size_t room)
+EXPORT int __ppoll_chk(struct pollfd *fds, nfds_t count, const struct timespec *timeout, const sigset_t *mask,
+                       size_t room)
 {
     if (room / sizeof *fds < count)
         __builtin_trap();

@@ -1,7 +1,7 @@
 /* The log of calls: recording, answering from it after a rollback, and the safe points.
  *
  * In KEEP_REPLAY the program runs again from a checkpoint and every logged call is answered in the
- * log's order. At the end of the log it goes on in KEEP_RECORD. Where it asks otherwise than
+ * log's order. At the end of the log it continues in KEEP_RECORD. Where it asks otherwise than
  * before, or where an input is dropped, what is left of the log becomes the tail: those calls were
  * made, the kernel has seen them. In KEEP_TAIL a call is answered from the tail if that has one of
  * its kind on its descriptor.
@@ -16,9 +16,11 @@
 
 __asm__(".text\n"
         ".globl keep_raw\n.hidden keep_raw\n.type keep_raw,@function\n"
-        "keep_raw:\n .cfi_startproc\n mov keep_signals_wait@gottpoff(%rip),%rax\n cmpl $0,%fs:(%rax)\n jne keep_signalled\n"
+        "keep_raw:\n .cfi_startproc\n mov keep_signals_wait@gottpoff(%rip),%rax\n"
+        " cmpl $0,%fs:(%rax)\n jne keep_signalled\n"
         ".globl keep_raw_begin\n.hidden keep_raw_begin\nkeep_raw_begin:\n"
-        " mov %rdi,%rax\n mov %rsi,%rdi\n mov %rdx,%rsi\n mov %rcx,%rdx\n mov %r8,%r10\n mov %r9,%r8\n mov 8(%rsp),%r9\n"
+        " mov %rdi,%rax\n mov %rsi,%rdi\n mov %rdx,%rsi\n mov %rcx,%rdx\n mov %r8,%r10\n mov %r9,%r8\n"
+        " mov 8(%rsp),%r9\n"
         ".globl keep_check\n.hidden keep_check\n.globl keep_syscall\n.hidden keep_syscall\n"
         "keep_check: mov keep_deferred@gottpoff(%rip),%r11\n cmpl $0,%fs:(%r11)\n jne 1f\n"
         "keep_syscall: syscall\n ret\n"
@@ -26,7 +28,8 @@ __asm__(".text\n"
         ".globl keep_signalled\n.hidden keep_signalled\n"
         "keep_signalled: mov $-1001,%rax\n ret\n .cfi_endproc\n"
         ".globl keep_plain\n.hidden keep_plain\n.type keep_plain,@function\n"
-        "keep_plain:\n .cfi_startproc\n mov %rdi,%rax\n mov %rsi,%rdi\n mov %rdx,%rsi\n mov %rcx,%rdx\n mov %r8,%r10\n mov %r9,%r8\n mov 8(%rsp),%r9\n"
+        "keep_plain:\n .cfi_startproc\n mov %rdi,%rax\n mov %rsi,%rdi\n mov %rdx,%rsi\n mov %rcx,%rdx\n mov %r8,%r10\n"
+        " mov %r9,%r8\n mov 8(%rsp),%r9\n"
         " syscall\n ret\n .cfi_endproc\n");
 
 #define ORDER() __atomic_signal_fence(__ATOMIC_SEQ_CST)
@@ -123,7 +126,9 @@ static int brings_input(const struct keep_call *call, long ret)
 {
     if (ret > 0 && keep_orders->input.calls)
         return keep_matches(call, &keep_orders->input);
-    return ret > 0 && (call->log_nr == SYS_read || call->log_nr == SYS_recvfrom || call->log_nr == SYS_readv || call->log_nr == SYS_recvmsg) &&
+    return ret > 0 &&
+           (call->log_nr == SYS_read || call->log_nr == SYS_recvfrom || call->log_nr == SYS_readv ||
+            call->log_nr == SYS_recvmsg) &&
            is_socket(call->fd);
 }
 
@@ -175,7 +180,8 @@ static void append(struct keep_call *call, long ret)
     uint64_t at = keep_both->head;
     struct keep_entry *entry = entry_at(at);
     size_t left = filled(call, ret);
-    *entry = (struct keep_entry){.nr = call->log_nr, .fd = call->fd, .ret = ret, .bytes = (uint32_t)left, .hash = call->hash};
+    *entry = (struct keep_entry){
+        .nr = call->log_nr, .fd = call->fd, .ret = ret, .bytes = (uint32_t)left, .hash = call->hash};
     unsigned char *to = (unsigned char *)(entry + 1);
     for (int i = 0; i < call->outs && left; i++) {
         size_t n = call->out[i].bytes < left ? call->out[i].bytes : left;
@@ -235,7 +241,7 @@ static int is_used(const struct keep_entry *entry)
     return entry->used == KEEP_DEAD || (entry->used != 0 && entry->used == keep_orders->replay);
 }
 
-/* History goes on at the head; what the log has from `from` on is the tail. `entry` is the one
+/* History continues at the head; what the log has from `from` on is the tail. `entry` is the one
  * that is not answered. */
 static void leave_order(struct keep_entry *entry, uint64_t from)
 {
@@ -354,7 +360,11 @@ static void deliver(uint32_t where)
 {
     struct keep_waiting waiting;
     while (keep_both->mode != KEEP_REPLAY && keep_take_signal(&waiting)) {
-        struct keep_call call = {.log_nr = where, .fd = (int)waiting.signal, .fill = FILL_ALL, .outs = 1, .out = {{waiting.info, sizeof waiting.info}}};
+        struct keep_call call = {.log_nr = where,
+                                 .fd = (int)waiting.signal,
+                                 .fill = FILL_ALL,
+                                 .outs = 1,
+                                 .out = {{waiting.info, sizeof waiting.info}}};
         if (keep_both->mode != KEEP_OFF)
             append(&call, 0);
         keep_handle(&waiting);
@@ -400,8 +410,8 @@ static void deliver_after(void)
             deliver(KEEP_SIGNAL_AFTER);
         return;
     }
-    while (keep_both->mode == KEEP_REPLAY && keep_both->cursor < keep_both->head && entry_at(keep_both->cursor)->nr == KEEP_SIGNAL_AFTER &&
-           !entry_at(keep_both->cursor)->jump)
+    while (keep_both->mode == KEEP_REPLAY && keep_both->cursor < keep_both->head &&
+           entry_at(keep_both->cursor)->nr == KEEP_SIGNAL_AFTER && !entry_at(keep_both->cursor)->jump)
         handle_again(entry_at(keep_both->cursor), keep_both->cursor);
 }
 
@@ -428,7 +438,8 @@ static void leave(void)
     int sig = keep_deferred;
     if (__builtin_expect(sig != 0, 0)) {
         keep_deferred = 0;
-        keep_plain(SYS_tgkill, keep_plain(SYS_getpid, 0, 0, 0, 0, 0, 0), keep_plain(SYS_gettid, 0, 0, 0, 0, 0, 0), sig, 0, 0, 0);
+        keep_plain(SYS_tgkill, keep_plain(SYS_getpid, 0, 0, 0, 0, 0, 0), keep_plain(SYS_gettid, 0, 0, 0, 0, 0, 0),
+                   sig, 0, 0, 0);
     }
     keep_news->busy--;
 }
@@ -522,7 +533,8 @@ static long made(struct keep_call *call, uint64_t deadline)
         }
         keep_under_way = keep_is_logging();
         ORDER();
-        long ret = keep_raw(call->nr, call->arg[0], call->arg[1], call->arg[2], call->arg[3], call->arg[4], call->arg[5]);
+        long ret =
+            keep_raw(call->nr, call->arg[0], call->arg[1], call->arg[2], call->arg[3], call->arg[4], call->arg[5]);
         if (ret != KEEP_SIGNALLED && ret != -EINTR)
             return ret;
         keep_under_way = 0;
@@ -540,8 +552,8 @@ static uint64_t deadline_of(const struct keep_call *call)
 
 static int waits_for_input(const struct keep_call *call)
 {
-    return call->nr == SYS_epoll_wait || call->nr == SYS_epoll_pwait || call->nr == SYS_poll || call->nr == SYS_ppoll || call->nr == SYS_select || call->nr == SYS_pselect6 ||
-           call->nr == SYS_accept || call->nr == SYS_accept4;
+    return call->nr == SYS_epoll_wait || call->nr == SYS_epoll_pwait || call->nr == SYS_poll || call->nr == SYS_ppoll ||
+           call->nr == SYS_select || call->nr == SYS_pselect6 || call->nr == SYS_accept || call->nr == SYS_accept4;
 }
 
 static long logged(struct keep_call *call)

@@ -1,5 +1,6 @@
-/* Locks that processes share: mutexes in shared memory, System V semaphores. A rollback does not undo them, so a replay must not take or
- * release one again: they are logged. Other mutexes are the program's own memory, and pass.
+/* Locks that processes share: mutexes in shared memory, System V semaphores. A rollback does not
+ * undo them, so a replay must not take or release one again: they are logged. Other mutexes are the
+ * program's own memory, and pass.
  */
 #include "own.h"
 #include <dlfcn.h>
@@ -59,7 +60,8 @@ static int logged(uint32_t nr, int (*real)(pthread_mutex_t *), pthread_mutex_t *
 
 static int lock(pthread_mutex_t *mutex)
 {
-    int (*timed)(pthread_mutex_t *, const struct timespec *) = REAL("pthread_mutex_timedlock", pthread_mutex_t *, const struct timespec *);
+    int (*timed)(pthread_mutex_t *, const struct timespec *) =
+        REAL("pthread_mutex_timedlock", pthread_mutex_t *, const struct timespec *);
     struct keep_call call = {.log_nr = LOCK, .fd = number_of(mutex)};
     for (;;) {
         struct timespec until;
@@ -116,7 +118,10 @@ EXPORT int pthread_mutex_consistent(pthread_mutex_t *mutex)
 static int operate(long nr, int set, struct sembuf *operations, size_t count, const struct timespec *timeout)
 {
     uint64_t which = keep_log ? keep_hash((uint64_t)set, operations, count * sizeof *operations) : 0;
-    struct keep_call call = {.nr = nr, .log_nr = SYS_semop, .fd = (int)which, .arg = {set, (long)operations, (long)count, (long)timeout}};
+    struct keep_call call = {.nr = nr,
+                             .log_nr = SYS_semop,
+                             .fd = (int)which,
+                             .arg = {set, (long)operations, (long)count, (long)timeout}};
     long ret = keep_logged(&call);
     if (ret < 0 && ret > -4096) {
         errno = (int)-ret;

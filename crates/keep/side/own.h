@@ -12,8 +12,9 @@
 extern const volatile struct keep_orders *keep_orders HIDDEN;
 extern volatile struct keep_news *keep_news HIDDEN;
 extern volatile struct keep_both *keep_both HIDDEN;
-extern unsigned char *keep_log HIDDEN;    /* mapped twice in a row, so that no entry is cut */
-extern unsigned char *keep_stack HIDDEN;  /* of the handler: never rolled back, so it outlives a rollback that is broken off */
+extern unsigned char *keep_log HIDDEN; /* mapped twice in a row, so that no entry is cut */
+/* Of the handler: never rolled back, so it outlives a rollback that is broken off. */
+extern unsigned char *keep_stack HIDDEN;
 
 /* 1 in the thread whose calls are logged. */
 extern __thread int keep_serves HIDDEN __attribute__((tls_model("initial-exec")));
@@ -21,8 +22,8 @@ extern __thread int keep_serves HIDDEN __attribute__((tls_model("initial-exec"))
 /* 1 in the serving thread from where a logged call begins until its entry is in the log. */
 extern __thread int keep_under_way HIDDEN __attribute__((tls_model("initial-exec")));
 
-/* A fatal signal that another process sent meanwhile: it comes again when the entry is in the log. Without that, what the kernel
- * has done would be missing there, and be done twice. 0: none. */
+/* A fatal signal that another process sent meanwhile: it comes again when the entry is in the log.
+ * Without that, what the kernel has done would be missing there, and be done twice. 0: none. */
 extern __thread int keep_deferred HIDDEN __attribute__((tls_model("initial-exec")));
 
 /* Not 0 while this thread is in the allocator. */
@@ -32,9 +33,10 @@ extern __thread int keep_in_heap HIDDEN __attribute__((tls_model("initial-exec")
 extern int (*keep_clock_gettime)(clockid_t, struct timespec *) HIDDEN;
 extern int (*keep_sigaction)(int, const struct sigaction *, struct sigaction *) HIDDEN;
 
-/* Makes a system call, or answers -EINTR when a signal is deferred; answers errors as negative numbers. The keeper knows the
- * address of its instruction, keep_syscall: a thread that it finds there, not done yet, can be made to ask again. From
- * keep_check to keep_syscall the call has not been made. */
+/* Makes a system call, or answers -EINTR when a signal is deferred; answers errors as negative
+ * numbers. The keeper knows the address of its instruction, keep_syscall: a thread that it finds
+ * there, not done yet, can be made to ask again. From keep_check to keep_syscall the call has not
+ * been made. */
 extern long keep_raw(long nr, long a, long b, long c, long d, long e, long f) HIDDEN;
 extern char keep_check[] HIDDEN, keep_syscall[] HIDDEN;
 /* As keep_raw, for calls that are never asked again. */

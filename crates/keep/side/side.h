@@ -1,5 +1,5 @@
-/* The memory that the program and its keeper share, as the program's side sees it. crates/keep/src/layout.rs has the same
- * structures; a test compares sizes and offsets.
+/* The memory that the program and its keeper share, as the program's side sees it.
+ * crates/keep/src/layout.rs has the same structures; a test compares sizes and offsets.
  *
  * Nothing here is ever rolled back. The keeper trusts nothing that the program can write: it reads
  * a word once, checks it against what it counts itself, and follows no position that it has not
@@ -111,7 +111,8 @@ struct keep_orders {
     uint32_t version;
     uint64_t log_bytes;   /* power of two; 0: no log */
     uint64_t stack_bytes; /* size of the signal stacks after the three pages */
-    uint32_t pid;         /* the program; other processes that have the library are left alone. 0: a child's, which any may take */
+    uint32_t pid;         /* the program; other processes that have the library are left alone.
+                           * 0: a child's, which any may take */
     uint32_t ask;         /* futex; not 0: the serving thread parks after its next logged call */
     uint32_t keeper;      /* robust word: the keeper's thread id; the kernel adds FUTEX_OWNER_DIED when that ends */
     uint32_t replay;      /* counts rollbacks: tells entries used in this replay from others */
@@ -152,9 +153,11 @@ struct keep_news {
     uint64_t diverged;   /* replays that left the log's order */
     uint64_t replayed;   /* calls answered from the log, since the library was set up */
     int32_t dropped_fd;  /* descriptor of the input dropped last; -1: none */
-    uint32_t is_last;    /* 1: that handler was installed for one signal only (SA_RESETHAND): the program ends after it */
+    uint32_t is_last;    /* 1: that handler was installed for one signal only (SA_RESETHAND): the
+                          * program ends after it */
     uint32_t claimed;    /* spares taken for children, one after the other */
-    uint32_t has_waited; /* 1: the serving thread has waited for input (epoll_wait, poll, select, accept): its start is over */
+    uint32_t has_waited; /* 1: the serving thread has waited for input (epoll_wait, poll, select,
+                          * accept): its start is over */
     uint32_t asked_nr;   /* the call that left the log's order, and its descriptor; what the log has there */
     int32_t asked_fd;
     uint32_t logged_nr;

@@ -50,7 +50,8 @@ void keep_forget(void)
 static int map_shared(int fd)
 {
     struct keep_orders first;
-    if (pread(fd, &first, sizeof first, 0) != sizeof first || first.magic != KEEP_MAGIC || first.version != KEEP_VERSION)
+    if (pread(fd, &first, sizeof first, 0) != sizeof first || first.magic != KEEP_MAGIC ||
+        first.version != KEEP_VERSION)
         return 0;
     if (first.pid && first.pid != (uint32_t)getpid())
         return 0;
@@ -59,7 +60,9 @@ static int map_shared(int fd)
     if (base == MAP_FAILED)
         return 0;
     if (mmap(base, front + log, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, 0) == MAP_FAILED ||
-        (log && mmap(base + front + log, log, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, (off_t)front) == MAP_FAILED) ||
+        (log &&
+         mmap(base + front + log, log, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, fd, (off_t)front) ==
+             MAP_FAILED) ||
         mprotect(base, KEEP_PAGE, PROT_READ) == -1) {
         munmap(base, front + 2 * log);
         return 0;

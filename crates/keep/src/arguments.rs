@@ -52,13 +52,26 @@ pub struct Args {
     memory: u64,
     /// Ways of recovery that may be used, in this order: newest, older, environment (allocations
     /// padded and zeroed, frees delayed), drop
-    #[arg(long, value_name = "RUNGS", default_value = "newest,older,environment,drop", value_delimiter = ',', value_parser = rung)]
+    #[arg(
+        long,
+        value_name = "RUNGS",
+        default_value = "newest,older,environment,drop",
+        value_delimiter = ',',
+        value_parser = rung
+    )]
     ladder: Vec<Rung>,
     /// Request mode: one checkpoint, where the program first waits for a request, and the log of
     /// one request; what a process holds beyond that is lost with a crash. RULES: where it waits,
     /// one or more of accept, poll, select, epoll; or a file that names the moments of a request,
     /// ending in .toml
-    #[arg(long, value_name = "RULES", requires = "log", num_args = 0..=1, default_missing_value = "accept", value_parser = Rules::of)]
+    #[arg(
+        long,
+        value_name = "RULES",
+        requires = "log",
+        num_args = 0..=1,
+        default_missing_value = "accept",
+        value_parser = Rules::of
+    )]
     requests: Option<Rules>,
     /// Keep the children that the program forks as well, each by itself
     #[arg(long)]
@@ -86,7 +99,12 @@ pub struct Args {
     #[arg(long, requires = "status")]
     pub(crate) json: bool,
     /// Keep this running process, until it exits or this command is interrupted; without --log
-    #[arg(long, value_name = "N", conflicts_with_all = ["command", "log", "family"], value_parser = clap::value_parser!(i32).range(2..))]
+    #[arg(
+        long,
+        value_name = "N",
+        conflicts_with_all = ["command", "log", "family"],
+        value_parser = clap::value_parser!(i32).range(2..)
+    )]
     pub(crate) pid: Option<i32>,
     /// The program and its arguments
     #[arg(required_unless_present_any = ["status", "pid"], last = true, value_name = "PROGRAM")]

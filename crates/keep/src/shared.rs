@@ -457,7 +457,7 @@ impl Shared {
     /// where the crash began. Cuts off what the program's own crash handlers have logged.
     pub fn cut_at_crash(&self, crash: &CrashReport) -> Result<LogState, Error> {
         let mut log = self.log_state()?;
-        // Another thread may have crashed while this one went on: what it did is part of the
+        // Another thread may have crashed while this one continued: what it did is part of the
         // history.
         let is_serving = crash.tid == self.serving();
         if is_serving
@@ -494,12 +494,12 @@ impl Shared {
         both.mode.store(if self.has_log() { Mode::Replay } else { Mode::Off } as u32, SeqCst);
     }
 
-    /// The crash is dealt with. The last thing of a rollback before the thread goes on.
+    /// The crash is dealt with. The last thing of a rollback before the thread continues.
     pub fn clear_crash(&self) {
         self.both().crash.state.store(CrashState::None as u32, SeqCst);
     }
 
-    /// When the replay ended, `CLOCK_MONOTONIC` in ns; `None` while it goes on.
+    /// When the replay ended, `CLOCK_MONOTONIC` in ns; `None` while it continues.
     pub fn replay_end(&self) -> Option<u64> {
         let end = self.news().replay_end.load(SeqCst);
         (end != 0).then_some(end)

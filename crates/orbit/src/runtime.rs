@@ -498,7 +498,7 @@ impl Runtime {
         Ok(fresh)
     }
 
-    /// What whoever names a function is told that main itself has not.
+    /// The error for an address that is not of one of main's functions.
     pub fn no_code_at(address: usize) -> Error {
         let why = format!("{address:#x} is not the address of a function: no loaded object has code there");
         Error::new(Kind::Invalid, why)

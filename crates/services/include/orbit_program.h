@@ -1,4 +1,5 @@
-/* For programs that let services set something of their own: how large a cache may be, how long a connection may be idle.
+/* For programs that let services set something of their own: how large a cache may be, how long a
+ * connection may be idle.
  *
  *   struct orbit_program program;
  *   if (!orbit_program_open(&program, NULL)) {                             // the host's socket; NULL: the usual one
@@ -78,8 +79,8 @@ static inline int orbit_ask(const char *path, const char *line, char *answer, si
 	return error;
 }
 
-/* Connects to the host that listens at this socket, of the same user. NULL: the host that ORBIT_SERVICES in the environment
- * names, else the usual socket. */
+/* Connects to the host that listens at this socket, of the same user. NULL: the host that
+ * ORBIT_SERVICES in the environment names, else the usual socket. */
 static inline int orbit_program_open(struct orbit_program *program, const char *socket_path)
 {
 	const char *folder = getenv("XDG_RUNTIME_DIR");
@@ -210,8 +211,8 @@ struct orbit_callee {
 #define ORBIT_REGION_CALL 64
 #define ORBIT_REGION_MAGIC 0x6f72626974730004ULL
 
-/* Finds a service by the number that `orbit service ls` shows (n2.1). -EINVAL for another number, -EPERM in a process that is no
- * member (orbit service exec or join makes one). */
+/* Finds a service by the number that `orbit service ls` shows (n2.1). -EINVAL for another number,
+ * -EPERM in a process that is no member (orbit service exec or join makes one). */
 static inline int orbit_find(struct orbit_callee *callee, const char *service)
 {
 	unsigned long long slot, generation;
@@ -226,9 +227,10 @@ static inline int orbit_find(struct orbit_callee *callee, const char *service)
 	return 0;
 }
 
-/* Calls its handler with this value and waits for its end: in this thread if it is pure, else in its own. 0 with what it
- * answers; -ENOENT: it is gone; -EAGAIN: too many events wait; -EDQUOT: its CPU time is used up; -EOPNOTSUPP: post its events;
- * -ECANCELED: the run was aborted; -EINPROGRESS: it waits, in a thread. Only while the process is a member. */
+/* Calls its handler with this value and waits for its end: in this thread if it is pure, else in
+ * its own. 0 with what it answers; -ENOENT: it is gone; -EAGAIN: too many events wait; -EDQUOT: its
+ * CPU time is used up; -EOPNOTSUPP: post its events; -ECANCELED: the run was aborted; -EINPROGRESS:
+ * it waits, in a thread. Only while the process is a member. */
 static inline int64_t orbit_call(const struct orbit_callee *callee, uint64_t value, int64_t *answer)
 {
 	return callee->enter(callee->slot, callee->generation, value, answer);

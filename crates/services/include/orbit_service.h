@@ -1,5 +1,5 @@
-/* What a service is written against. The same source builds as a native service (in the sandbox region) and as a wasm
- * module (on an agent):
+/* What a service is written against. The same source builds as a native service (in the sandbox
+ * region) and as a wasm module (on an agent):
  *
  *   cc -O2 -fPIC -shared -nostdlib -ffreestanding -fno-stack-protector -Wl,--hash-style=sysv
  *   -Wl,--build-id=none \
@@ -102,8 +102,9 @@ ORBIT_IMPORT(question) int64_t orbit_question(uint64_t number, struct orbit_ques
 /* Answers it, in this run or a later one: 0, or -ORBIT_ENOENT when nobody waits for the answer. */
 ORBIT_IMPORT(answer) int64_t orbit_answer(uint64_t number, uint32_t verdict, int64_t result);
 #ifndef __wasm__
-/* The run is about to wait. In a thread of the service's own: 0. In an upcall or an agent it does not return: the run
- * begins again in that thread, from the start of the handler. Time that it waits is not charged. */
+/* The run is about to wait. In a thread of the service's own: 0. In an upcall or an agent it does
+ * not return: the run begins again in that thread, from the start of the handler. Time that it
+ * waits is not charged. */
 int64_t orbit_may_wait(void);
 /* Waits, as orbit_may_wait allows. */
 int64_t orbit_sleep(uint64_t ns);

@@ -93,7 +93,13 @@ pub struct Args {
     #[arg(long, value_name = "NAME=FUNCTION", value_parser = settings::section)]
     section: Vec<orbit_named::Named>,
     /// Joins a running process instead of starting one.
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = settings::process, conflicts_with = "program")]
+    #[arg(
+        long,
+        value_name = "N",
+        allow_negative_numbers = true,
+        value_parser = settings::process,
+        conflicts_with = "program"
+    )]
     pid: Option<i32>,
     /// Watches the kernel instead: tells when a CPU no longer schedules. ACTION: report, crash or
     /// reboot (by sysrq, at once). Needs root (to report, CAP_BPF, CAP_PERFMON, CAP_SYS_NICE and
@@ -111,7 +117,13 @@ pub struct Args {
     /// With --system: a CPU is not called hung sooner than after MS milliseconds without progress
     /// (60 to 3600000; 160 if not given). In a virtual machine more than its host ever leaves a CPU
     /// waiting, at least 2000 with crash or reboot.
-    #[arg(long, value_name = "MS", requires = "system", conflicts_with_all = ["pid", "program"], value_parser = clap::value_parser!(u64).range(60..=3_600_000))]
+    #[arg(
+        long,
+        value_name = "MS",
+        requires = "system",
+        conflicts_with_all = ["pid", "program"],
+        value_parser = clap::value_parser!(u64).range(60..=3_600_000)
+    )]
     check_least: Option<u64>,
     /// How long a thread may be away from its loop, a request wait for its answer, a lock be waited
     /// for, or a thread wait in a section (5s if not given, limit_ms in --config). Shorter ones
@@ -124,7 +136,11 @@ pub struct Args {
     /// Judges a recording, and watches nothing: prints what would have been reported, without
     /// stacks. Of a folder it judges all, with limits of 0.2, 0.5, 1, 2 and 5 s: hangs found, how
     /// soon, and healthy programs reported.
-    #[arg(long, value_name = "FILE|FOLDER", conflicts_with_all = ["pid", "program", "system", "on_hang", "config", "section"])]
+    #[arg(
+        long,
+        value_name = "FILE|FOLDER",
+        conflicts_with_all = ["pid", "program", "system", "on_hang", "config", "section"]
+    )]
     replay: Option<PathBuf>,
     /// With --replay: prints events, or figures, as JSON lines.
     #[arg(long, requires = "replay")]
@@ -323,8 +339,7 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
     })
 }
 
-/// Ends a program that cannot be guarded: whoever is told that the guard could not begin may start
-/// it again.
+/// Terminates a program that cannot be guarded: the caller that gets the error may start it again.
 fn unmake(child: &mut Option<Child>) {
     if let Some(child) = child {
         // It may have ended in this very moment.

@@ -90,8 +90,9 @@ impl Found {
     fn value(&mut self, limit: f64) -> Value {
         let (middle, longest) = self.half_and_all();
         json!({
-            "limit_s": limit, "hangs": self.hangs, "found": self.found, "above_guess": self.sure, "delay_p50_s": middle,
-            "delay_max_s": longest, "healthy": self.healthy, "guesses": self.guesses, "alarms": self.alarms, "early": self.early,
+            "limit_s": limit, "hangs": self.hangs, "found": self.found, "above_guess": self.sure,
+            "delay_p50_s": middle, "delay_max_s": longest, "healthy": self.healthy, "guesses": self.guesses,
+            "alarms": self.alarms, "early": self.early,
         })
     }
 

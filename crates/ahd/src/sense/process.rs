@@ -34,7 +34,7 @@ static ALL_KEPT: AtomicUsize = AtomicUsize::new(0);
 #[derive(Debug)]
 pub(super) struct Process {
     pub(super) pid: i32,
-    /// For copies of its descriptors; nothing where that may not be had.
+    /// For copies of its descriptors; `None` where they are not available.
     pub(super) handle: Option<OwnedFd>,
     threads: BTreeMap<i32, Thread>,
     count: u64,

@@ -1,4 +1,4 @@
-//! `orbit bench ahd`: how well and how soon hangs of programs are found, what is told that is none,
+//! `orbit bench ahd`: how well and how soon hangs of programs are found, which reports are false,
 //! and what the watching costs.
 //!
 //! All of it with the guard as a user runs it, against unmodified servers. Owns: the parts, their

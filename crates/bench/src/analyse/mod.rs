@@ -102,7 +102,8 @@ fn marked(name_of_it: &'static str, compiler: &str, entry: &str, but: &str) -> R
     let sources = [Source { file: source, flags: Vec::new() }];
     let found = likely(entry, &sources).map_err(|error| Failure::text(error.to_string()))?;
     let by_run = report.sites.iter().map(|site| name(&site.at)).collect();
-    Ok(Case { name: name_of_it, needed, by_run, by_sources: found.iter().map(|l| name(&l.at)).collect(), step_us, paper: None })
+    let by_sources = found.iter().map(|l| name(&l.at)).collect();
+    Ok(Case { name: name_of_it, needed, by_run, by_sources, step_us, paper: None })
 }
 
 /// Debian's LevelDB, as it writes a memtable to a table.
@@ -201,7 +202,8 @@ pub fn run(args: &Args) -> Done {
         let shown = [case.name.to_owned()].into_iter().chain(cells).chain([papers, format!("{:.1}", case.step_us)]);
         if besides > 0 || found < needed {
             let names = |of: Vec<&String>| of.into_iter().cloned().collect::<Vec<_>>().join(", ");
-            let (more, missing) = (names(both.difference(&case.needed).collect()), names(case.needed.difference(&both).collect()));
+            let more = names(both.difference(&case.needed).collect());
+            let missing = names(case.needed.difference(&both).collect());
             bench.note(format!("{}: named besides: {more}; not found: {missing}", case.name));
         }
         table.row(shown.map(|cell| (cell, PLAIN)).collect());

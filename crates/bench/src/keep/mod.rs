@@ -172,7 +172,8 @@ fn criu() -> String {
         Err(_) => "CRIU is not installed, so it is not measured (Debian: apt-get install criu)".to_owned(),
         Ok(done) => {
             let text = String::from_utf8_lossy(&done.stderr).into_owned() + &String::from_utf8_lossy(&done.stdout);
-            let why = text.lines().find(|line| line.contains("Error") && !line.contains("exited")).or(text.lines().last()).unwrap_or("").trim();
+            let error = text.lines().find(|line| line.contains("Error") && !line.contains("exited"));
+            let why = error.or(text.lines().last()).unwrap_or("").trim();
             match done.status.success() {
                 true => "CRIU is installed and would run; its freeze is not measured by this bench".to_owned(),
                 false => format!("CRIU does not run here, so it is not measured: {why}"),

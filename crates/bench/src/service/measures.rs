@@ -83,11 +83,18 @@ pub fn said(error: orbit_services::Error) -> Failure {
 
 /// A host whose agents leave events to members, and admit every budget.
 pub fn host(cpu: usize) -> Result<Host, Failure> {
-    Host::new(Options { cpus: vec![cpu], grace: NEVER, limit: 8.0, signals: SIGNALS, ..Options::default() }).map_err(said)
+    let options = Options { cpus: vec![cpu], grace: NEVER, limit: 8.0, signals: SIGNALS, ..Options::default() };
+    Host::new(options).map_err(said)
 }
 
 /// A service that touches so many bytes, or spins.
-pub fn work(host: &mut Host, dispatch: Dispatch, budget: &str, spec: (u32, bool), grants: Vec<GrantRequest>) -> Result<ServiceId, Failure> {
+pub fn work(
+    host: &mut Host,
+    dispatch: Dispatch,
+    budget: &str,
+    spec: (u32, bool),
+    grants: Vec<GrantRequest>,
+) -> Result<ServiceId, Failure> {
     let (bytes, spins) = spec;
     let spec = Spec {
         name: "work".to_owned(),
@@ -385,13 +392,15 @@ const SUBJECTS: [(&str, &str, &str, &[&str]); 2] = [
     (
         "static",
         "subject.c",
-        "#include <unistd.h>\nint main(void) { for (volatile unsigned n = 0;; n++) if (n % 100000 == 0) usleep(1000); }\n",
+        "#include <unistd.h>\n\
+         int main(void) { for (volatile unsigned n = 0;; n++) if (n % 100000 == 0) usleep(1000); }\n",
         &["cc", "-O2", "-static", "-o", "subject", "subject.c"],
     ),
     (
         "Go",
         "subject.go",
-        "package main\nimport \"time\"\nfunc work() { for n := uint64(1); ; n++ { if n%100000 == 0 { time.Sleep(time.Millisecond) } } }\n\
+        "package main\nimport \"time\"\n\
+         func work() { for n := uint64(1); ; n++ { if n%100000 == 0 { time.Sleep(time.Millisecond) } } }\n\
          func main() { go work(); go work(); work() }\n",
         &["go", "build", "-o", "subject", "subject.go"],
     ),

@@ -110,7 +110,7 @@ pub fn run(args: &Args) -> Done {
     load::set_priority(0, 90);
     let deployments: &[Deployment] = if args.costs_only { &[] } else { &Deployment::ALL };
     let progress = Progress::new(rounds * deployments.len());
-    let mut runs: Vec<(Deployment, Vec<Seen>)> = deployments.iter().map(|deployment| (*deployment, Vec::new())).collect();
+    let mut runs: Vec<(Deployment, Vec<Seen>)> = deployments.iter().map(|of| (*of, Vec::new())).collect();
     for round in 0..rounds {
         for (nth, (deployment, seen)) in runs.iter_mut().enumerate() {
             progress.at(round * deployments.len() + nth, deployment.name());
@@ -258,16 +258,22 @@ fn table(runs: &[(Deployment, Vec<Seen>)]) -> Table {
         let seconds: f64 = seen.iter().map(|seen| seen.seconds).sum();
         let much: u64 = seen.iter().flat_map(|seen| seen.missed_by_much).sum();
         let share = |nth: usize| {
-            let (sum, n) = seen.iter().flat_map(|seen| &seen.shares).fold((0.0, 0), |(sum, n), part| (sum + part[nth], n + 1));
+            let shares = seen.iter().flat_map(|seen| &seen.shares);
+            let (sum, n) = shares.fold((0.0, 0), |(sum, n), part| (sum + part[nth], n + 1));
             (format!("{:.1} %", 100.0 * sum / f64::from(n.max(1))), PLAIN)
         };
         let services: Vec<_> = seen.iter().filter_map(|seen| seen.service.as_ref()).collect();
-        let (upcalls, runs_of) = services.iter().fold((0, 0), |(u, r), service| (u + service.upcalls, r + service.runs));
+        let (upcalls, runs_of) = services.iter().fold((0, 0), |(u, r), of| (u + of.upcalls, r + of.runs));
         let cost = services.iter().map(|service| service.cpu_us_a_run).fold(0.0, f64::max);
+        let colour = match median <= none * 0.02 {
+            true => GOOD,
+            false if services.is_empty() => PLAIN,
+            false => BAD,
+        };
         let of = |text: String| if services.is_empty() { (String::new(), PLAIN) } else { (text, PLAIN) };
         table.row(vec![
             (deployment.name().to_owned(), PLAIN),
-            (out::figures(median), if median <= none * 0.02 { GOOD } else if services.is_empty() { PLAIN } else { BAD }),
+            (out::figures(median), colour),
             (out::figures(worst), PLAIN),
             (out::figures(much as f64 / seconds.max(1e-9)), PLAIN),
             share(0),

@@ -157,7 +157,8 @@ fn time(n: usize, out: &mut Vec<f64>, mut call: impl FnMut(u64) -> bool) {
 pub fn run(found: &mut Found, cpu: usize, n: usize) -> Result<[Chart; 2], Failure> {
     let elsewhere = sched::affinity(0)?[0];
     let each = (n / ROUNDS).max(10);
-    let mut all: Vec<Vec<Samples>> = Way::ALL.iter().map(|_| vec![Samples::default(); Set::ALL.len() * PAGES.len()]).collect();
+    let empty = vec![Samples::default(); Set::ALL.len() * PAGES.len()];
+    let mut all: Vec<Vec<Samples>> = Way::ALL.iter().map(|_| empty.clone()).collect();
     for _ in 0..ROUNDS {
         for (way, samples) in Way::ALL.into_iter().zip(&mut all) {
             let figures = match way {

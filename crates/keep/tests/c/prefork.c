@@ -1,4 +1,5 @@
-/* prefork FOLDER CHILDREN: a server whose children take connections one at a time, under a lock between them (fcntl), and ask a backend for each.
+/* prefork FOLDER CHILDREN: a server whose children take connections one at a time, under a lock
+ * between them (fcntl), and ask a backend for each.
  *
  * Words: "poison" crashes after the backend has answered; "late" crashes when the answer was sent
  * and the connection closed; "stop" ends the child. Each answer has the number of answers that the

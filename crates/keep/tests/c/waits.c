@@ -1,5 +1,7 @@
-/* waits SOCKET: answers each byte on its connections with a count of all bytes so far; 'p' crashes, 'w' waits on no descriptor for ever. Waits by poll, ppoll and pselect in turn; compiled with checks
- * (_FORTIFY_SOURCE), so that the checking forms of poll, open, pread and recvfrom are called. */
+/* waits SOCKET: answers each byte on its connections with a count of all bytes so far; 'p' crashes,
+ * 'w' waits on no descriptor for ever. Waits by poll, ppoll and pselect in turn; compiled with
+ * checks (_FORTIFY_SOURCE), so that the checking forms of poll, open, pread and recvfrom are
+ * called. */
 #include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>

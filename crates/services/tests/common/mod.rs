@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Deadline of waits: the machine may be loaded.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
-/// True when upcalls and real-time priorities can be had; else says what is missing.
+/// True when upcalls and real-time priorities are available; else prints what is missing.
 pub fn is_root() -> bool {
     // SAFETY: no arguments.
     let is_root = unsafe { libc::geteuid() } == 0;
