@@ -4,8 +4,8 @@
 #   scripts/lint.sh
 #
 # Formatting; clippy (which knows what the promised Rust lacks, and which crates make no raw system calls) and rustdoc with warnings as
-# errors; floors, that is which crate may use which; licences and duplicates of dependencies; the C header against its source
-# (if there is a check for it); all C and C++ examples with -Wall -Wextra -Werror; shell scripts with shellcheck.
+# errors; floors, that is which crate may use which; columns, words and sizes of sources; licences and duplicates of dependencies;
+# the C header against its source (if there is a check for it); all C and C++ examples with -Wall -Wextra -Werror; shell scripts with shellcheck.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 scripts/packages.sh build lint || exit 1
@@ -48,6 +48,7 @@ compile_c() {
 scripts_of_project() { find scripts .ci examples apps lab crates -path '*/target/*' -prune -o -type f \( -name '*.sh' -o -path '.ci/*' \) -print 2>/dev/null; }
 
 step "floors" python3 scripts/floors.py
+step "columns, words, sizes" python3 scripts/text.py
 step "dependencies" python3 scripts/dependencies.py
 step "rustfmt" cargo fmt --all --check
 # In release mode, as tests are built: build scripts and macros are compiled once for both.
