@@ -16,7 +16,7 @@ const FAULTS: [(&str, &str); 5] = [
 
 fn setup(backends: &[Backend]) -> Setup {
     let members: Vec<(u16, u32)> = backends.iter().map(|backend| (backend.port(), 1)).collect();
-    Setup::default().balance("orbit", &members).line("OrbitLockLimit 400\nOrbitMemory 16")
+    Setup::default().balance("orbit", &members).line("OrbitLockLimit 400\nOrbitMemory 16\nOrbitDeadline 4000")
 }
 
 /// Runs `body` while clients make requests, proxied and others; no request fails.

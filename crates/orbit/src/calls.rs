@@ -624,17 +624,20 @@ impl Inner {
         let head_is_late = may_run && core.queue.front().is_some_and(|w| !w.cancelled && late(&w.call));
         let head = core.queue.completed();
         self.skip(&mut core, |w| !(may_run && w.call.number == head) && late(&w.call), Outcome::TimedOut);
-        if head_is_late {
-            self.end_process(&mut core, EndedBy::Deadline);
-        } else if let Some(doomed) = core.life.condemned() {
+        let mut ends_by = None;
+        match core.life.condemned() {
+            _ if head_is_late => self.end_process(&mut core, EndedBy::Deadline),
+            // This check has come for another reason.
+            Some(EndedBy::Stuck { killed_at }) if now < killed_at => ends_by = Some(killed_at),
             // It may have been killed in vain.
-            self.end_process(&mut core, doomed);
+            Some(doomed) => self.end_process(&mut core, doomed),
+            None => {}
         }
         // Of those that are late: one that began just now, for it was no more to be skipped and not
         // yet the head.
         let again = |d: Instant| if d > now { Some(d) } else { (!head_is_late).then(|| now + SOON) };
         let waiting = core.queue.iter().filter(|w| !w.cancelled);
-        let mut next = waiting.filter_map(|w| w.call.deadline).filter_map(again).min();
+        let mut next = waiting.filter_map(|w| w.call.deadline).filter_map(again).chain(ends_by).min();
         for waiting in core.queue.iter_mut() {
             if let Some(copier) = &mut waiting.copier {
                 copier.give_up_if_dead(&self.down.slots[(waiting.call.number & (SLOTS - 1)) as usize]);

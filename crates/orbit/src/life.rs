@@ -264,7 +264,7 @@ impl Inner {
             format!("the process was not up yet when it ended: {end}")
         }));
         let failed = rest.front_mut().filter(|head| has_ended_in(&process, &head.call)).map_or(0, |head| {
-            let outcome = if process.ended_by == EndedBy::Stuck {
+            let outcome = if matches!(process.ended_by, EndedBy::Stuck { .. }) {
                 stuck(&process, self.describe_lock(core))
             } else {
                 understand(&process, ended, &core.limits, nonsense, is_late(&head.call))
@@ -564,7 +564,7 @@ fn understand(
             crash.message = nonsense.map(|what| format!("ended by main: the orbit {what}"));
             return Outcome::Crashed(Box::new(crash));
         }
-        EndedBy::Deadline | EndedBy::Itself | EndedBy::Stuck => {}
+        EndedBy::Deadline | EndedBy::Itself | EndedBy::Stuck { .. } => {}
     }
     let out_of_memory = limits.oom_killed();
     match ended {

@@ -67,14 +67,16 @@ impl Inner {
     }
 
     fn end_stuck(&self, core: &mut Core) {
-        core.life.condemn(EndedBy::Stuck);
+        let killed_at = Instant::now() + LEAVES_STACK_WITHIN;
+        let stuck = EndedBy::Stuck { killed_at };
+        core.life.condemn(stuck);
         let Some(process) = core.life.process() else { return };
         let aborted = process.pidfd.fd().and_then(|fd| pidfd::send_signal(fd, libc::SIGABRT));
         if aborted.is_ok() {
             // Should it not end of that, it is killed then.
-            self.recheck_by(Instant::now() + LEAVES_STACK_WITHIN);
+            self.recheck_by(killed_at);
         } else {
-            self.end_process(core, EndedBy::Stuck);
+            self.end_process(core, stuck);
         }
     }
 

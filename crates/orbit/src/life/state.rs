@@ -1,6 +1,7 @@
 //! Where an orbit is in its life, as a type: what follows from what, and what is known of why.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use crate::channel::UpSide;
 use crate::error::Error;
@@ -16,8 +17,11 @@ pub(crate) enum EndedBy {
     Deadline,
     /// Main, because what the process wrote makes no sense.
     Nonsense,
-    /// Main, for a task that slept on a lock which nothing can release.
-    Stuck,
+    /// Main, for a task that slept on a lock which nothing can release: it ends by itself, and
+    /// leaves its stack, or is killed at this time.
+    Stuck {
+        killed_at: Instant,
+    },
 }
 
 /// An orbit's process as main holds it.
