@@ -77,8 +77,8 @@ fn each_cost_has_a_row() {
         "timer due",
         "wasm: get",
         "joining",
-        "call to an upcall",
-        "call to a sandbox",
+        "upcall, called by the program: a message",
+        "sandbox thread: a message",
     ] {
         assert!(row(begin)["ours"]["p50"].as_f64() > Some(0.0), "{begin}: {report}");
     }

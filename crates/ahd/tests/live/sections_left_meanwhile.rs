@@ -111,6 +111,6 @@ fn whoever_has_left_is_not_told() {
     }
     println!("{} told", hangs.len());
     for hang in &hangs {
-        assert!(hang.why.contains("bytes from a pipe"), "{}", hang.why);
+        assert!(hang.why.contains("bytes from the pipe"), "{}", hang.why);
     }
 }

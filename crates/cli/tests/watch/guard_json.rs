@@ -25,7 +25,7 @@ fn fields_of_a_hang() {
     let out = guard.finish();
     assert_eq!(out.status.code(), Some(137), "killed, as asked");
     let text = String::from_utf8(out.stderr).expect("text");
-    assert!(text.contains("blocked hang") && text.contains("mutex 0x"), "{text}");
+    assert!(text.contains("blocked hang") && text.contains("waits for lock 0x"), "{text}");
     assert!(!text.contains('\u{1b}'), "no colour where there is no terminal");
 }
 
