@@ -549,10 +549,13 @@ impl Keeper {
             Ok((restored, stopped, age, lost)) => {
                 self.figures.by_rung[rung_index(step.rung())] += 1;
                 // Past where it crashed, and as long again.
-                self.changed_until =
-                    matches!(step, Step::Environment(_)).then(|| Instant::now() + 2 * age + CHANGED_AFTER);
+                let past = Instant::now() + 2 * age + CHANGED_AFTER;
+                self.changed_until = matches!(step, Step::Environment(_)).then_some(past);
                 let is_remedy = matches!(step.rung(), Rung::Drop | Rung::Environment);
                 self.replay = self.shared.has_log().then_some(Replay { since, counts, is_remedy });
+                if !self.shared.has_log() {
+                    self.ladder.done_again(step, past);
+                }
                 self.reporter.report(&Event::Recovered {
                     rung: step.rung(),
                     checkpoint_age_ms: ms(age),

@@ -176,6 +176,17 @@ impl Ladder {
         }
     }
 
+    /// Without a log, after a step: the program does until about `at` what it did since the
+    /// checkpoint. Only from there on does a remedy show its worth, and is the position forgotten.
+    pub fn done_again(&mut self, step: Step, at: Instant) {
+        if matches!(step, Step::Environment(_)) {
+            self.replayed(at);
+        }
+        if let Some(seen) = self.seen.back_mut() {
+            seen.last = at.max(seen.last);
+        }
+    }
+
     /// How long a program that crashes often waits before its next recovery: it shall not take a
     /// CPU until it is given up.
     pub fn delay(&self, at: Instant) -> Option<Duration> {
@@ -287,20 +298,22 @@ impl Ladder {
         self.remedies.push_back((facts.ip, rung, facts.at));
     }
 
-    /// What is remembered of the position; `attempts`: what is tried if it is a new one.
+    /// What is remembered of the position, the last one of `seen` from here on; `attempts`: what is
+    /// tried if it is a new one.
     fn seen(&mut self, position: Position, at: Instant, attempts: &'static [Attempt]) -> &mut Seen {
         let forget = self.bounds.forget;
         self.seen.retain(|s| matches!(s.position, Position::Input(_)) || at.duration_since(s.last) <= forget);
-        let index = self.seen.iter().position(|s| s.position == position).unwrap_or_else(|| {
+        let index = self.seen.iter().position(|s| s.position == position);
+        let seen = index.and_then(|index| self.seen.remove(index)).unwrap_or_else(|| {
             if self.seen.len() == POSITIONS {
                 self.seen.pop_front();
             }
             self.causes.0 += 1;
-            self.seen.push_back(Seen { position, attempts, next: 0, last: at, is_deterministic: false });
-            self.seen.len() - 1
+            Seen { position, attempts, next: 0, last: at, is_deterministic: false }
         });
-        self.seen[index].last = at;
-        &mut self.seen[index]
+        self.seen.push_back(Seen { last: at, ..seen });
+        let last = self.seen.len() - 1;
+        &mut self.seen[last]
     }
 }
 
@@ -421,6 +434,25 @@ mod tests {
             let next = input.map(|input| input + 100);
             assert_eq!(judge(next), Step::Environment(0), "the same bug once more");
             assert!(matches!(judge(next), Step::Replay(1)), "it does not help this time");
+        }
+    }
+
+    #[test]
+    fn without_a_log_a_crash_that_is_done_again_is_given_up() {
+        // Older than what is forgotten, too.
+        for age in [Duration::from_millis(200), Duration::from_secs(100)] {
+            let mut ladder = Ladder::new(Bounds::default());
+            let mut at = Instant::now();
+            let mut steps = Vec::new();
+            while steps.last().is_none_or(|step: &Step| step.rung() != Rung::GiveUp) && steps.len() < 10 {
+                let step = ladder.judge(&facts(at, None, &[0, 0]));
+                ladder.done_again(step, at + 2 * age);
+                at += age;
+                steps.push(step);
+            }
+            let rungs: Vec<_> = steps.iter().map(|step| step.rung()).collect();
+            let expected = [Rung::Newest, Rung::Older, Rung::Older, Rung::Environment, Rung::GiveUp];
+            assert_eq!(rungs, expected, "each {age:?}");
         }
     }
 

@@ -64,3 +64,23 @@ fn a_crash_that_comes_again_gets_its_true_status() {
     assert_eq!(status.code(), Some(128 + libc::SIGABRT));
     assert_eq!(count(&events, "gave-up"), 1);
 }
+
+/// It takes longer than a remedy needs to show its worth, and checkpoints are taken on the way.
+#[test]
+fn a_crash_that_comes_again_after_a_computation_gets_its_true_status() {
+    if lacks("sh") || lacks_tracking() {
+        return;
+    }
+    let scratch = Scratch::new("computation");
+    let events = scratch.join("events");
+    let computation = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; kill -SEGV $$";
+    let status = Command::new(KEEP)
+        .args(["--every", "50ms", "--events"])
+        .arg(&events)
+        .args(["--", "sh", "-c", computation])
+        .status()
+        .expect("orbit-keep");
+    assert_eq!(status.code(), Some(128 + libc::SIGSEGV));
+    assert_eq!(count(&events, "gave-up"), 1);
+    assert!(count(&events, "recovered") <= 12, "each rung is tried a few times at most");
+}
