@@ -82,6 +82,13 @@ impl FileState {
     }
 }
 
+/// Whether the keeper's own lines go to this file: its offset and length stay, or the lines since
+/// the checkpoint would be overwritten or cut off.
+fn is_reported_to(file: &FileState) -> bool {
+    let ours = fs::metadata("/proc/self/fd/2");
+    ours.is_ok_and(|ours| ours.is_file() && (ours.dev(), ours.ino()) == (file.device, file.inode))
+}
+
 /// A descriptor of a process, as old and new kernels name it; it has no state of its own.
 fn is_pidfd(name: &str) -> bool {
     name.starts_with("anon_inode:[pidfd]") || name.starts_with("pidfd:[")
@@ -270,7 +277,9 @@ fn states(
         {
             done.left.push(format!("flags of descriptor {}: {error}", was.fd));
         }
-        if let Err(error) = was.detail.restore(&is.detail, &File::from(file)) {
+        if !is_reported_to(was)
+            && let Err(error) = was.detail.restore(&is.detail, &File::from(file))
+        {
             done.left.push(format!("descriptor {} ({}): {error}", was.fd, was.name));
         }
         let calls = was.detail.calls(&is.detail, was.fd, batch);

@@ -84,3 +84,27 @@ fn a_crash_that_comes_again_after_a_computation_gets_its_true_status() {
     assert_eq!(count(&events, "gave-up"), 1);
     assert!(count(&events, "recovered") <= 12, "each rung is tried a few times at most");
 }
+
+/// The keeper writes to the program's own stderr, a file that would go back with the program.
+#[test]
+fn what_is_reported_stays() {
+    if lacks("sh") || lacks_tracking() {
+        return;
+    }
+    for append in [false, true] {
+        let scratch = Scratch::new(&format!("stays-{append}"));
+        let log = scratch.join("log");
+        let file = fs::OpenOptions::new().create(true).append(append).write(true).open(&log).expect("made");
+        let computation = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; echo x; kill -SEGV $$";
+        Command::new(KEEP)
+            .args(["--every", "50ms", "--", "sh", "-c", computation])
+            .stdout(file.try_clone().expect("a duplicate"))
+            .stderr(file)
+            .status()
+            .expect("orbit-keep");
+        let text = fs::read_to_string(&log).expect("text");
+        for what in ["crash 1: ", "crash 2: ", "put back to the newest checkpoint", "given up: "] {
+            assert!(text.contains(what), "{what:?}, append {append}: {text}");
+        }
+    }
+}
