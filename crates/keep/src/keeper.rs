@@ -478,7 +478,8 @@ impl Keeper {
             tid: crash.tid,
             thread: place::thread_name(pid, crash.tid),
             signal: place::signal_name(crash.signal),
-            address: format!("{:#x}", crash.address),
+            address: crash.sender().is_none().then(|| format!("{:#x}", crash.address)),
+            sender: crash.sender(),
             ip: format!("{:#x}", crash.ip),
             place: place::of(self.kept.process(), crash.ip),
             number: self.figures.crashes,
@@ -589,7 +590,11 @@ impl Keeper {
         let mut last_input = None;
         if self.shared.has_log() {
             if !self.shared.is_logging() {
-                let why = "the log was full when it crashed: raise --log-size or lower --every";
+                let why = if self.figures.checkpoints == 0 {
+                    "there is no checkpoint yet"
+                } else {
+                    "the log was full when it crashed: raise --log-size or lower --every"
+                };
                 return Err((why, Error::Unkept(why.into())));
             }
             match self.shared.cut_at_crash(crash) {

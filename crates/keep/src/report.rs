@@ -26,8 +26,12 @@ pub enum Event {
         thread: String,
         /// The signal's name.
         signal: String,
-        /// Address of the fault.
-        address: String,
+        /// Address of the fault; of a signal that was sent, left out.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        address: Option<String>,
+        /// The process that sent the signal, if one did (`kill`, `abort`).
+        #[serde(skip_serializing_if = "Option::is_none")]
+        sender: Option<i32>,
         /// Address of the instruction.
         ip: String,
         /// The file that the instruction is in, and where in it.
@@ -225,8 +229,13 @@ const SHOWN: usize = 8;
 fn sentence(event: &Event) -> Option<String> {
     Some(match event {
         Event::Kept { .. } => return None,
-        Event::Crash { tid, thread, signal, address, place, number, .. } => {
-            format!("crash {number}: {signal} at address {address} in thread {tid} ({thread}), {place}")
+        Event::Crash { tid, thread, signal, address, sender, place, number, .. } => {
+            let cause = match (address, sender) {
+                (Some(address), _) => format!("at address {address}"),
+                (None, Some(sender)) => format!("sent by process {sender}"),
+                (None, None) => "of unknown cause".to_owned(),
+            };
+            format!("crash {number}: {signal} {cause} in thread {tid} ({thread}), {place}")
         }
         Event::Hang { tid, thread, place, why, number } => {
             format!("hang {number}: thread {tid} ({thread}), {place}: {why}")

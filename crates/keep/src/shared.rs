@@ -46,6 +46,12 @@ pub(crate) struct CrashReport {
 impl CrashReport {
     /// In place of a signal: the thread hangs.
     pub const HANG: i32 = -1;
+
+    /// The process that sent the signal, where it was sent: the address is its number then.
+    pub fn sender(&self) -> Option<i32> {
+        // The user's number is in the upper half.
+        matches!(self.code, libc::SI_USER | libc::SI_QUEUE | libc::SI_TKILL).then_some(self.address as i32)
+    }
 }
 
 /// What the log held at a moment when the program stood still.
