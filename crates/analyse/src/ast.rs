@@ -89,6 +89,8 @@ pub(crate) enum Callee {
 pub(crate) struct Function {
     pub(crate) calls: BTreeSet<Callee>,
     pub(crate) touches: BTreeSet<Target>,
+    /// Variables that it returns, which have untyped memory: `void *p = malloc(n); …; return p;`
+    pub(crate) returns: BTreeSet<Target>,
 }
 
 /// What sources say, all together.
@@ -238,7 +240,13 @@ impl Walk<'_> {
                 let kept = target(&plain(&node.r#type), &named(node));
                 self.inner(node, Some(kept.map_or(Goes::Unknown, Goes::To)));
             }
-            "ReturnStmt" => self.inner(node, Some(Goes::Returned)),
+            "ReturnStmt" => {
+                let returned = node.inner.first().map(stripped).filter(|of| of.kind == "DeclRefExpr");
+                let kept = returned.and_then(|of| target(&plain(&of.r#type), of));
+                let function = self.facts.functions.entry(self.function.clone()).or_default();
+                function.returns.extend(kept.filter(|to| to.starts_with("K:")));
+                self.inner(node, Some(Goes::Returned));
+            }
             "BinaryOperator" if node.opcode == "=" && node.inner.len() == 2 => {
                 self.visit(&node.inner[0], &Context::default());
                 let kept = target(&plain(&node.inner[0].r#type), &node.inner[0]);

@@ -3,12 +3,13 @@
 //!
 //! In C, from the entry the functions are followed that are called, through pointers by their type
 //! too. What they touch, by type, field or global variable, is compared with where allocated memory
-//! goes. A function that returns what it allocates stands for its callers.
+//! goes. A function that returns what it allocates stands for its callers; if it is a wrapper by
+//! its name, as `xmalloc`, they are named in its place.
 
 use crate::Error;
 use crate::ast::{Allocation, Callee, Facts, Goes, Source, Target};
 use crate::instances;
-use crate::report::Place;
+use crate::report::{Place, is_wrappers_name};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
@@ -64,17 +65,44 @@ fn reached<'a>(entry: &'a str, facts: &'a Facts) -> BTreeSet<&'a str> {
     found
 }
 
-/// What memory is for that an allocation returns, through the callers of functions that return it.
-/// `depth` bounds these.
-fn holds(allocation: &Allocation, facts: &Facts, depth: u32) -> BTreeSet<Target> {
+/// Whether the function that has this allocation returns it, at once or by a variable.
+fn is_returned(allocation: &Allocation, facts: &Facts) -> bool {
     match &allocation.goes {
-        Goes::To(target) => BTreeSet::from([target.clone()]),
-        Goes::Returned if depth > 0 => {
-            let calls_it = |call: &&Allocation| callees(&call.callee, facts).contains(&allocation.function.as_str());
-            facts.allocations.iter().filter(calls_it).flat_map(|call| holds(call, facts, depth - 1)).collect()
-        }
-        Goes::Returned | Goes::Unknown => BTreeSet::new(),
+        Goes::Returned => true,
+        Goes::To(to) => facts.functions.get(&allocation.function).is_some_and(|f| f.returns.contains(to)),
+        Goes::Unknown => false,
     }
+}
+
+/// Calls of the function that has this allocation.
+fn calls_for<'a>(allocation: &'a Allocation, facts: &'a Facts) -> impl Iterator<Item = &'a Allocation> {
+    let name = allocation.function.as_str();
+    facts.allocations.iter().filter(move |call| callees(&call.callee, facts).contains(&name))
+}
+
+/// The lines to change for an allocation: its own, or of a wrapper as `xmalloc` its callers', as
+/// what a run finds is named. `depth` bounds wrappers of wrappers.
+fn lines<'a>(allocation: &'a Allocation, facts: &'a Facts, depth: u32) -> Vec<&'a Allocation> {
+    if depth > 0 && is_wrappers_name(&allocation.function) && is_returned(allocation, facts) {
+        return calls_for(allocation, facts).flat_map(|call| lines(call, facts, depth - 1)).collect();
+    }
+    vec![allocation]
+}
+
+/// What memory is for that an allocation returns, through the callers of functions that return it.
+/// What the task allocates itself, in a function that is reached, stays with it. `depth` bounds
+/// the callers.
+fn holds(allocation: &Allocation, facts: &Facts, reached: &BTreeSet<&str>, depth: u32) -> BTreeSet<Target> {
+    let mut found = BTreeSet::new();
+    if let Goes::To(target) = &allocation.goes
+        && !reached.contains(allocation.function.as_str())
+    {
+        found.insert(target.clone());
+    }
+    if depth > 0 && is_returned(allocation, facts) {
+        found.extend(calls_for(allocation, facts).flat_map(|call| holds(call, facts, reached, depth - 1)));
+    }
+    found
 }
 
 /// Allocation points that the entry's task may need. The entry is a function of the sources; from
@@ -106,12 +134,9 @@ fn in_c(entry: &str, sources: &[&Source]) -> Result<Option<BTreeSet<Likely>>, Er
     let touched: BTreeSet<&Target> =
         reached.iter().filter_map(|name| facts.functions.get(*name)).flat_map(|f| &f.touches).collect();
     let mut found = BTreeSet::new();
-    for allocation in facts.allocations.iter().filter(|a| is_allocator(&a.callee, &facts)) {
-        // What the task allocates itself stays with it.
-        if reached.contains(allocation.function.as_str()) {
-            continue;
-        }
-        let needed: Vec<String> = holds(allocation, &facts, WRAPPERS)
+    let allocating = facts.allocations.iter().filter(|a| is_allocator(&a.callee, &facts));
+    for allocation in allocating.flat_map(|a| lines(a, &facts, WRAPPERS)) {
+        let needed: Vec<String> = holds(allocation, &facts, &reached, WRAPPERS)
             .iter()
             .filter(|to| touched.contains(to))
             .map(|to| to[2..].to_owned())

@@ -107,10 +107,14 @@ fn is_foreign(frame: &Frame) -> bool {
 
 /// Whether a function of C only wraps an allocator, by its name: `zmalloc`, `xstrdup`. The line
 /// that calls it is the one to change.
-fn is_wrapper(frame: &Frame) -> bool {
+pub(crate) fn is_wrappers_name(name: &str) -> bool {
     const WORDS: [&str; 5] = ["malloc", "calloc", "realloc", "strdup", "memdup"];
-    let name = frame.function.as_ref().map(|name| name.to_lowercase()).unwrap_or_default();
+    let name = name.to_lowercase();
     !name.contains("::") && WORDS.iter().any(|word| name.contains(word))
+}
+
+fn is_wrapper(frame: &Frame) -> bool {
+    frame.function.as_deref().is_some_and(is_wrappers_name)
 }
 
 fn place(frame: &Frame) -> Place {

@@ -83,14 +83,22 @@ fn all_sites_of_a_c_program_and_none_besides() {
     }
 }
 
-/// A wrapper as xmalloc stands for its callers; another allocator's functions in the program do no
-/// harm.
+/// Of a wrapper as xmalloc the callers are named, by a run and by the source, also where the task
+/// uses it itself; another allocator's functions in the program do no harm.
 #[test]
 fn the_caller_of_a_wrapper_is_named() {
     let program = compile("cc", "wrappers.c", "wrappers", &["-O0"]);
     let report = watch(&program, &[], "sum").expect("the program is analysed");
     assert_eq!((report.status, report.calls), (3, 1), "{report}");
-    assert_eq!(found(&report, "wrappers.c"), marked("wrappers.c", "SITE"), "{report}");
+    let sites = marked("wrappers.c", "SITE");
+    assert_eq!(found(&report, "wrappers.c"), sites, "{report}");
+    if Command::new("clang").arg("--version").output().is_err() {
+        println!("SKIP: needs clang");
+        return;
+    }
+    let found = likely("sum", &[Source { file: source("wrappers.c"), flags: vec![] }]).expect("clang reads it");
+    let lines: BTreeSet<u32> = found.iter().filter_map(|site| site.at.line).collect();
+    assert_eq!(lines, sites.union(&marked("wrappers.c", "LIKELY")).copied().collect(), "{found:#?}");
 }
 
 /// An allocator behind a pointer of a library, by a run and by the source.
