@@ -61,6 +61,9 @@ pub fn sketch(report: &Report, read: impl Fn(&str) -> Option<String>) -> String 
             let _ = writeln!(patch, "@@ -{number} +{number} @@\n-{line}\n+{new}");
         }
     }
+    if by_hand.is_empty() && patch.is_empty() {
+        by_hand.push_str("# no allocation point was found\n");
+    }
     by_hand + &patch
 }
 

@@ -248,6 +248,21 @@ impl Report {
         found
     }
 
+    fn write_likely(&self, f: &mut fmt::Formatter<'_>, title: &str) -> fmt::Result {
+        writeln!(f, "\n{title}: {}", self.likely.len())?;
+        for likely in &self.likely {
+            writeln!(f, "  {}\n    for {}", likely.at, likely.holds)?;
+        }
+        Ok(())
+    }
+
+    fn write_notes(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for note in &self.notes {
+            writeln!(f, "note: {note}")?;
+        }
+        Ok(())
+    }
+
     /// Adds the points that [`crate::likely`] found, but for those that a watched call needed.
     pub fn add_likely(&mut self, found: Vec<Likely>) {
         let name = |place: &Place| {
@@ -304,6 +319,12 @@ fn write_use(f: &mut fmt::Formatter<'_>, site: &Site) -> fmt::Result {
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.calls == 0 {
+            // Nothing is known of a run: no sentence may read as if nothing were needed.
+            writeln!(f, "{}: no call was watched", self.entry)?;
+            self.write_likely(f, "Likely to need areas, by the sources alone")?;
+            return self.write_notes(f);
+        }
         writeln!(f, "{}: {} calls watched, {} instructions", self.entry, self.calls, self.steps)?;
         let by_place = self.by_place();
         let paths = if self.sites.len() > by_place.len() {
@@ -322,18 +343,12 @@ impl fmt::Display for Report {
             }
         }
         if !self.likely.is_empty() {
-            writeln!(f, "\nLikely too, by the sources; no watched call needed them: {}", self.likely.len())?;
-        }
-        for likely in &self.likely {
-            writeln!(f, "  {}\n    for {}", likely.at, likely.holds)?;
+            self.write_likely(f, "Likely too, by the sources; no watched call needed them")?;
         }
         writeln!(f, "\nGlobal variables: {}", self.globals.len())?;
         for g in &self.globals {
             writeln!(f, "  {} of {} bytes: read {}; written {}", g.name, g.size, Runs(&g.read), Runs(&g.written))?;
         }
-        for note in &self.notes {
-            writeln!(f, "note: {note}")?;
-        }
-        Ok(())
+        self.write_notes(f)
     }
 }

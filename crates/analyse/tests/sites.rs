@@ -207,6 +207,18 @@ fn likely_sites_of_a_c_program() {
     assert!(matches!(likely_of("nowhere"), Err(Error::NotInSources { .. })));
 }
 
+/// A report and a patch without a watched call do not read as if nothing were needed.
+#[test]
+fn no_watched_call_is_said() {
+    let program = compile("cc", "locks.c", "uncalled", &["-O0"]);
+    let report = watch(&program, &[], "reads_freed").expect("the program is analysed");
+    let text = report.to_string();
+    assert!(text.contains("no call was watched") && text.contains("never called"), "{text}");
+    assert!(!text.contains("must move"), "{text}");
+    let patch = sketch(&report, |file| std::fs::read_to_string(file).ok());
+    assert_eq!(patch, "# no allocation point was found\n");
+}
+
 fn likely_of(entry: &str) -> Result<Vec<orbit_analyse::Likely>, Error> {
     likely(entry, &[Source { file: source("locks.c"), flags: vec![] }])
 }
