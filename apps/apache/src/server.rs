@@ -1,5 +1,6 @@
 //! A server of its own: directory, port, settings, log.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
@@ -226,11 +227,26 @@ impl Server {
 
     /// Stops it by this signal and waits for its end; its directory stays until the drop.
     pub fn stop(&mut self, with: i32) {
+        let mut shared = BTreeSet::new();
         if let Ok(None) = self.child.try_wait() {
+            // One that is killed leaves its files of shared memory, as in stock.
+            if with == libc::SIGKILL {
+                shared = shared_memory(self.pid());
+            }
             signal(self.pid(), with);
         }
         let _ = self.child.wait();
+        for file in shared {
+            let _ = fs::remove_file(file);
+        }
     }
+}
+
+/// Files of APR's shared memory that a process has mapped.
+fn shared_memory(pid: i32) -> BTreeSet<PathBuf> {
+    let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
+    let files = maps.lines().filter_map(|line| line.find("/dev/shm/ShM.").map(|at| PathBuf::from(&line[at..])));
+    files.collect()
 }
 
 impl Drop for Server {
