@@ -39,10 +39,10 @@ pub struct Args {
     #[arg(short, long, value_name = "FUNCTION")]
     entry: Wanted,
     /// Watches so many calls, from the first on.
-    #[arg(long, value_name = "N", default_value_t = 16)]
+    #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u64).range(1..))]
     calls: u64,
     /// Watches one call no longer than this.
-    #[arg(long, value_name = "SECONDS", default_value_t = 20)]
+    #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
     /// A C, C++ or Rust source (of a crate its root), compiled by clang or rustc, or LLVM's text
     /// (.ll) that a build has left: adds allocation points that it makes likely and that no watched
