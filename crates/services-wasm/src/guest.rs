@@ -113,9 +113,27 @@ struct Guest {
     questions: Arc<Questions>,
     limits: StoreLimits,
     fuel_per_tick: u64,
+    fuel_per_us: f64,
+    /// CPU time of the thread when this run began, nanoseconds.
+    began_ns: u64,
+    /// CPU time of a run, nanoseconds.
+    budget_ns: u64,
     /// The module's memory, once it is instantiated.
     memory: Option<Memory>,
 }
+
+impl Guest {
+    /// Fuel for the CPU time that this run has left. `None`: it has none.
+    fn left(&self) -> Option<u64> {
+        let used = sys::clock(sys::THREAD_CPU).saturating_sub(self.began_ns);
+        let left = self.budget_ns.checked_sub(used).filter(|left| *left > 0)?;
+        Some((left as f64 / 1e3 * self.fuel_per_us) as u64)
+    }
+}
+
+/// A call that takes longer was interrupted, perhaps: microseconds. The clock of CPU time costs a
+/// fraction of that.
+const LONG_CALL_US: f64 = 20.0;
 
 /// A loaded module. Used by one thread at a time.
 pub struct Service {
@@ -154,7 +172,16 @@ impl Service {
         let handles = grants.len();
         let fuel_per_tick = engine.fuel_per_tick;
         let questions = Arc::default();
-        let guest = Guest { calls: Calls::new(grants), questions, limits, fuel_per_tick, memory: None };
+        let guest = Guest {
+            calls: Calls::new(grants),
+            questions,
+            limits,
+            fuel_per_tick,
+            fuel_per_us: engine.fuel_per_us,
+            began_ns: 0,
+            budget_ns: spec.budget.cpu().as_nanos() as u64,
+            memory: None,
+        };
         let mut store = Store::new(&engine.engine, guest);
         store.limiter(|guest| &mut guest.limits);
         // Of instantiation: data segments cost fuel too.
@@ -188,6 +215,7 @@ impl Service {
 impl Handler for Service {
     fn run(&mut self, event: &Event) -> Outcome {
         let began = sys::clock(sys::THREAD_CPU);
+        self.store.data_mut().began_ns = began;
         let bytes = calls::event(event);
         let at = self.page + EVENT_AT;
         let ready =
@@ -273,7 +301,9 @@ fn imports(engine: &wasmi::Engine) -> std::result::Result<Linker<Guest>, wasmi::
     Ok(linker)
 }
 
-/// Makes a call and takes its time from the fuel.
+/// Makes a call and takes its time from the fuel. The counter goes on while the thread waits for
+/// its CPU: an agent without real-time priority would be charged for other programs, and its
+/// services revoked. So a call that seems long is charged by the clock of CPU time.
 fn charged<R>(
     caller: &mut Caller<'_, Guest>,
     body: impl FnOnce(&mut Caller<'_, Guest>) -> std::result::Result<R, wasmi::Error>,
@@ -283,7 +313,10 @@ fn charged<R>(
     // A thread that moved to a CPU whose counter is behind is charged nothing.
     let passed = ticks().saturating_sub(began);
     let fuel = ((u128::from(passed) * u128::from(caller.data().fuel_per_tick)) >> 16) as u64 + 1;
-    match caller.get_fuel()?.checked_sub(fuel) {
+    let left = caller.get_fuel()?.checked_sub(fuel);
+    let left =
+        if fuel as f64 > caller.data().fuel_per_us * LONG_CALL_US { left.max(caller.data().left()) } else { left };
+    match left {
         Some(left) => caller.set_fuel(left)?,
         None => return Err(TrapCode::OutOfFuel.into()),
     }

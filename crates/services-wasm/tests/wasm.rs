@@ -1,9 +1,10 @@
 //! Wasm services: the same sources as native ones do the same, and what misbehaves is aborted and
 //! revoked.
 
-use orbit_services::{Budget, GrantRequest, Guard, Host, Options};
+use orbit_services::{AttributeClass, Budget, GrantRequest, Guard, Host, Manager, Options, sys};
 use orbit_services_wasm::{Engine, Handler, Id, Outcome, Runner, Service, WasmSpec};
 use std::process::Command;
+use std::sync::Arc;
 use std::time::Duration;
 
 #[path = "../../services/tests/common/mod.rs"]
@@ -98,6 +99,52 @@ fn a_run_costs_no_more_than_a_few_budgets() {
         costs.sort_unstable();
         let budget = spec.budget.cpu().as_nanos() as u64;
         assert!(costs[4] < 4 * budget && costs[4] > budget / 20, "{}: {costs:?} of {budget}", way as char);
+    }
+}
+
+/// A manager whose `wait:sleep` waits that long without CPU time, and whose `wait:spin` uses it.
+#[derive(Debug)]
+struct Waits;
+
+const CALL: Duration = Duration::from_millis(20);
+
+impl Manager for Waits {
+    fn classes(&self) -> &'static [AttributeClass] {
+        const fn class(id: u32, name: &'static str) -> AttributeClass {
+            AttributeClass { id, name, unit: "", min: 0, max: 100, settable: true, about: "" }
+        }
+        const CLASSES: [AttributeClass; 2] = [class(901, "wait:sleep"), class(902, "wait:spin")];
+        &CLASSES
+    }
+
+    fn read(&self, _: &AttributeClass, _: i32) -> orbit_services::Result<i64> {
+        Ok(0)
+    }
+
+    fn apply(&self, class: &AttributeClass, _: i32, _: i64) -> orbit_services::Result<()> {
+        if class.name == "wait:sleep" {
+            std::thread::sleep(CALL);
+        } else {
+            let end = sys::clock(sys::THREAD_CPU) + CALL.as_nanos() as u64;
+            while sys::clock(sys::THREAD_CPU) < end {}
+        }
+        Ok(())
+    }
+}
+
+/// An agent that waits for its CPU within a call uses none of the budget.
+#[test]
+fn a_call_is_charged_the_cpu_time_it_takes_not_what_passes_meanwhile() {
+    let Some(module) = wasm("count") else { return };
+    let mut host = Host::new(Options { agent_priority: 0, ..Options::default() }).expect("a host");
+    host.manage(Arc::new(Waits)).expect("classes of its own");
+    let (engine, me) = (Engine::new().expect("an engine"), std::process::id() as i32);
+    for (class, outcome) in [("wait:sleep", Outcome::Done), ("wait:spin", Outcome::Overrun)] {
+        let grants = host.grant(me, &[GrantRequest::set(class, me)]).expect("granted");
+        let mut service = Service::load(&engine, &spec("count"), &module, grants).expect("loaded");
+        for _ in 0..3 {
+            assert_eq!(service.run(&orbit_services::Event::default()), outcome, "{class}");
+        }
     }
 }
 
