@@ -530,15 +530,15 @@ impl Daemon {
     fn tend(&mut self) {
         for happened in self.host.tend() {
             self.note(match happened {
-                Happened::OwnerEnded { name, owner } => format!("{name}: unloaded, its owner {owner} has exited"),
-                Happened::Revoked { name, aborts } => format!("{name}: revoked after {aborts} aborts"),
+                Happened::OwnerEnded { id, owner, .. } => format!("{id}: unloaded, its owner {owner} has exited"),
+                Happened::Revoked { id, aborts, .. } => format!("{id}: revoked after {aborts} aborts"),
                 Happened::ThreadDied { name } => format!("{name}: its thread died and was started again"),
                 Happened::NotRestored { what } => what,
                 Happened::AgentDied { cpu } => format!("the agent of CPU {cpu} died and was started again"),
             });
         }
-        for name in self.kernels.tend(&mut self.host) {
-            self.note(format!("{name}: unloaded, its owner has exited"));
+        for id in self.kernels.tend(&mut self.host) {
+            self.note(format!("{id}: unloaded, its owner has exited"));
         }
         for status in self.runner.list().into_iter().filter(|status| status.is_revoked) {
             if self.revoked.insert(status.id) {

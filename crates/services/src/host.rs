@@ -580,12 +580,12 @@ impl Host {
             let id = ServiceId { slot, generation: self.generations[slot] };
             if pidfd::has_ended(loaded.life.as_fd()) {
                 if self.unload(id).is_ok() {
-                    happened.push(Happened::OwnerEnded { name, owner });
+                    happened.push(Happened::OwnerEnded { id, name, owner });
                 }
             } else if !loaded.is_revoked {
                 let account = Account::read(self.region.control(slot), loaded.since.elapsed(), usize::MAX);
                 if account.is_abusive(self.options.aborts) && self.stop(slot).is_ok() {
-                    happened.push(Happened::Revoked { name, aborts: account.aborts() });
+                    happened.push(Happened::Revoked { id, name, aborts: account.aborts() });
                 }
             }
         }

@@ -131,6 +131,8 @@ pub enum Happened {
     /// Its owner ended: it was unloaded and what it had set was put back.
     OwnerEnded {
         /// The service.
+        id: ServiceId,
+        /// Its name.
         name: String,
         /// The owner.
         owner: i32,
@@ -138,6 +140,8 @@ pub enum Happened {
     /// It was aborted too often and is not run any more; what it had set was put back.
     Revoked {
         /// The service.
+        id: ServiceId,
+        /// Its name.
         name: String,
         /// Runs aborted.
         aborts: u64,
