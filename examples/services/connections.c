@@ -1,14 +1,16 @@
-// A server that keeps connections open and echoes what comes; a service closes idle ones when its
-// descriptors run short.
-//
-//   cc -O2 -I crates/services/include -o connections examples/services/connections.c -lpthread
-//   orbit service run & ./connections 7000 &
-//   orbit service load descriptors.wasm --owner $! --on tick=20ms --grant
-//   "descriptors:open:get(pid=$!)"
-//       --grant "descriptors:limit:get(pid=$!)" --grant "descriptors:idle:set(pid=$!,min=200,max=60000)"
-//
-// Port 0 takes a free one. It prints the port, then a line when it cannot accept a connection any
-// more.
+/* A server that keeps connections open and echoes what comes; a service closes idle ones when its
+ * descriptors run short.
+ *
+ *   cc -O2 -I crates/services/include -o connections examples/services/connections.c -lpthread
+ *   orbit service run & ./connections 7000 &
+ *   clang --target=wasm32 -O2 -nostdlib -ffreestanding -Wl,--no-entry -Wl,--allow-undefined \
+ *         -I crates/services/include -o descriptors.wasm crates/services/native/descriptors.c
+ *   orbit service load descriptors.wasm --owner $! --on tick=20ms \
+ *         --grant "descriptors:open:get(pid=$!)" --grant "descriptors:limit:get(pid=$!)" \
+ *         --grant "descriptors:idle:set(pid=$!,min=200,max=60000)"
+ *
+ * Port 0 takes a free one. It prints the port, then a line when it cannot accept a connection any
+ * more. */
 #include "orbit_program.h"
 
 #include <netinet/in.h>

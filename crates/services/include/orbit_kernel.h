@@ -3,7 +3,7 @@
  * It observes by itself (programs named on_TRACEPOINT are attached to that tracepoint) and asks for
  * values with orbit_ask; an agent judges each by the guard of its handle and applies it.
  *
- *   clang -O2 -g -target bpf -mcpu=v3 -c -o s.bpf.o s.bpf.c
+ *   clang -O2 -g -target bpf -mcpu=v3 -I/usr/include/x86_64-linux-gnu -I. -c -o s.bpf.o s.bpf.c
  */
 #ifndef ORBIT_KERNEL_H
 #define ORBIT_KERNEL_H

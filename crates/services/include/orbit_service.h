@@ -1,11 +1,10 @@
 /* What a service is written against. The same source builds as a native service (in the sandbox
  * region) and as a wasm module (on an agent):
  *
- *   cc -O2 -fPIC -shared -nostdlib -ffreestanding -fno-stack-protector -Wl,--hash-style=sysv
- *   -Wl,--build-id=none \
- *      -Wl,-T,orbit_service.ld -o s.so s.c
- *   clang --target=wasm32 -O2 -nostdlib -ffreestanding -Wl,--no-entry -Wl,--allow-undefined -o
- *   s.wasm s.c
+ *   cc -O2 -fPIC -shared -nostdlib -ffreestanding -fno-stack-protector -I. \
+ *      -Wl,--hash-style=sysv -Wl,--build-id=none -Wl,-T,orbit_service.ld -o s.so s.c
+ *   clang --target=wasm32 -O2 -nostdlib -ffreestanding -I. \
+ *      -Wl,--no-entry -Wl,--allow-undefined -o s.wasm s.c
  *
  * A service has no libc, no thread-local storage and no constructors. Its handler runs to its end
  * within its budget, or is aborted; its own data then stays as the abort found it. No call blocks
