@@ -301,7 +301,7 @@ fn imports(engine: &wasmi::Engine) -> std::result::Result<Linker<Guest>, wasmi::
     Ok(linker)
 }
 
-/// Makes a call and takes its time from the fuel. The counter goes on while the thread waits for
+/// Makes a call and takes its time from the fuel. The counter continues while the thread waits for
 /// its CPU: an agent without real-time priority would be charged for other programs, and its
 /// services revoked. So a call that seems long is charged by the clock of CPU time.
 fn charged<R>(
