@@ -4,12 +4,13 @@ each crate below crates/ has what a registry shows.
 
     scripts/dependencies.py
 
-Reads `cargo metadata`. Fails where a dependency has a licence that is not in ALLOWED, where a program or library of the project
-would link two versions of a crate that is not in TWICE, where a dependency needs a newer Rust than Cargo.toml promises, or where a
-crate has no description, documentation, keywords, categories or oldest Rust.
+Reads `cargo metadata` of the workspace and of crates with builds of their own (APART). Fails where a dependency has a licence that
+is not in ALLOWED, where a program or library of the project would link two versions of a crate that is not in TWICE (or APART), where
+a dependency needs a newer Rust than Cargo.toml promises, or where a crate has no description, documentation, keywords, categories or oldest Rust.
 """
 
 import json
+import pathlib
 import re
 import subprocess
 import sys
@@ -44,6 +45,24 @@ TWICE = {
     "syn": "build time only",
     "winnow": "toml and its parser",
 }
+
+# Crates with builds of their own, and what these link in two versions.
+APART = {
+    "crates/services-wasmtime": {
+        "addr2line": "wasmtime, and backtrace",
+        "embedded-io": "postcard's features that are off: in Cargo.lock only",
+        "foldhash": "wasmparser's hashbrown",
+        "gimli": "wasmtime, and backtrace",
+        "hashbrown": "wasmparser and string-interner of wasmi, and aya",
+        "object": "wasmtime, backtrace and aya-obj",
+        "syn": "build time only",
+        "wasmparser": "wasmtime, and wasmi",
+        "windows-sys": "other systems only",
+        "winnow": "toml and its parser",
+    },
+}
+
+CRATES = pathlib.Path(__file__).resolve().parent.parent / "crates"
 
 # What a registry shows of a crate. `repository` joins them when the project has a public address.
 SHOWN = ["description", "license", "documentation", "keywords", "categories", "rust_version"]
@@ -80,19 +99,19 @@ def version(text):
     return tuple(int(part) for part in (text + ".0.0").split(".")[:2])
 
 
-def main():
-    metadata = json.loads(
-        subprocess.run(
-            ["cargo", "metadata", "--format-version", "1", "--locked"], check=True, capture_output=True
-        ).stdout
-    )
-    own = set(metadata["workspace_members"])
+def judge(manifest, twice):
+    """What is wrong with what a build depends on, the number of dependencies, and the oldest Rust that it promises."""
+    command = ["cargo", "metadata", "--format-version", "1", "--locked", "--manifest-path", manifest]
+    metadata = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+    # Of a build apart, the crates of the workspace are judged with that.
+    own = {p["id"] for p in metadata["packages"] if p["source"] is None}
+    members = set(metadata["workspace_members"])
     packages = metadata["packages"]
-    promised = min(version(p["rust_version"]) for p in packages if p["id"] in own and p["rust_version"])
+    promised = min(version(p["rust_version"]) for p in packages if p["id"] in members and p["rust_version"])
     wrong = []
     versions = {}
     for package in packages:
-        if package["id"] in own and package["manifest_path"].startswith(f"{metadata['workspace_root']}/crates/"):
+        if package["id"] in members and package["manifest_path"].startswith(f"{CRATES}/"):
             lacks = [field for field in SHOWN if not package.get(field)]
             if lacks:
                 wrong.append(f"{package['name']} has no {', '.join(lacks)}: a registry shows them")
@@ -105,14 +124,23 @@ def main():
             wrong.append(f"{name} has licence {package['license']}: take another crate, or allow it here")
         if package.get("rust_version") and version(package["rust_version"]) > promised:
             wrong.append(f"{name} needs Rust {package['rust_version']}: raise rust-version in Cargo.toml, or take an older one")
-    for name, several in sorted(versions.items()):
-        if len(several) > 1 and name not in TWICE:
-            wrong.append(f"{name} is there as {', '.join(sorted(several))}: use one, or say in TWICE why not")
-    for name in sorted(set(TWICE) - {name for name, several in versions.items() if len(several) > 1}):
-        wrong.append(f"{name} is there once only: take it out of TWICE")
+    several = {name: found for name, found in versions.items() if len(found) > 1}
+    for name in sorted(set(several) - set(twice)):
+        wrong.append(f"{name} is there as {', '.join(sorted(several[name]))}: use one, or say in scripts/dependencies.py why not")
+    for name in sorted(set(twice) - set(several)):
+        wrong.append(f"{name} is there once only: take it out of scripts/dependencies.py")
+    return wrong, len(packages) - len(own), promised
+
+
+def main():
+    wrong, count, promised = judge("Cargo.toml", TWICE)
+    for folder, twice in APART.items():
+        more, dependencies, _ = judge(f"{folder}/Cargo.toml", twice)
+        wrong.extend(f"{folder}: {line}" for line in more)
+        count += dependencies
     for line in wrong:
         print(line)
-    print(f"{len(packages) - len(own)} dependencies, {len(wrong)} complaints; Rust {promised[0]}.{promised[1]} and newer")
+    print(f"{count} dependencies, {len(wrong)} complaints; Rust {promised[0]}.{promised[1]} and newer")
     return 1 if wrong else 0
 
 

@@ -4,7 +4,7 @@
     scripts/floors.py            checks; the last line says what was found
     scripts/floors.py --print    shows the floors, top to bottom, with what each crate uses
 
-Reads `cargo metadata`. A crate that is not listed in FLOORS is an error: a new crate gets its place when it is made. What
+Reads `cargo metadata` of the workspace and of crates with builds of their own (APART). A crate that is not listed in FLOORS is an error: a new crate gets its place when it is made. What
 only tests use (dev-dependencies) may stand above.
 
 The ground floor owns the raw system calls. Each other crate that uses libc denies them, in the first file of its library and
@@ -28,10 +28,13 @@ FLOORS = [
     ["orbit-ahd", "orbit-shd", "orbit-keep", "orbit-why", "orbit-services-wasm"],
     ["orbit-named"],
     ["orbit-modules", "orbit-service"],
-    ["orbit-watch"],
+    ["orbit-watch", "orbit-services-wasmtime"],
     ["orbit-bench"],
     ["orbit-cli"],
 ]
+
+# Crates that the workspace excludes: what they use is large, and built only for who asks for it.
+APART = ["crates/services-wasmtime"]
 
 # By folder, the last that fits. Apps stand just below the benches, which measure them; what they share, below them; the others are on
 # top, and nobody uses them.
@@ -72,14 +75,18 @@ def used(package, kinds):
     return sorted({(d["name"], d.get("path") is not None) for d in package["dependencies"] if d["kind"] in kinds})
 
 
+def read(manifest):
+    """Metadata of the packages of a workspace."""
+    command = ["cargo", "metadata", "--format-version", "1", "--no-deps", "--manifest-path", manifest]
+    return json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
+
+
 def main():
-    metadata = json.loads(
-        subprocess.run(
-            ["cargo", "metadata", "--format-version", "1", "--no-deps"], check=True, capture_output=True
-        ).stdout
-    )
+    metadata = read("Cargo.toml")
     floor = {name: n for n, names in enumerate(FLOORS) for name in names}
     packages = {p["name"]: p for p in metadata["packages"]}
+    for folder in APART:
+        packages |= {p["name"]: p for p in read(f"{folder}/Cargo.toml")["packages"]}
     for name, package in packages.items():
         for folder, above in FOLDERS.items():
             if package["manifest_path"].removeprefix(metadata["workspace_root"]).startswith(folder):

@@ -51,8 +51,14 @@ step "floors" python3 scripts/floors.py
 step "columns, words, sizes" python3 scripts/text.py
 step "dependencies" python3 scripts/dependencies.py
 step "rustfmt" cargo fmt --all --check
+step "rustfmt of builds of their own" cargo fmt --manifest-path crates/services-wasmtime/Cargo.toml --check
 # In release mode, as tests are built: build scripts and macros are compiled once for both.
 step "clippy and raw system calls" cargo clippy --quiet --release --workspace --all-targets -- -D warnings
+# Its compiler of wasm takes minutes to check.
+if [ -n "${ORBIT_TEST_FULL:-}" ]; then
+    step "clippy of builds of their own" \
+        cargo clippy --quiet --release --locked --manifest-path crates/services-wasmtime/Cargo.toml --all-targets -- -D warnings
+fi
 step "rustdoc" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --release --workspace --no-deps
 if [ -x scripts/check-header.sh ]; then
     step "C header" scripts/check-header.sh

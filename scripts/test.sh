@@ -8,7 +8,7 @@
 #   - each package's tests, those of the ports into servers two packages at a time;
 #   - the examples in documents;
 #   - those of the library again "contained", as an ordinary user under a model of Docker's seccomp profile;
-#   - in the full run fuzzing led by coverage, and demo and tests in minimal roots of Debian 12 and 13.
+#   - in the full run the crate with a build of its own, fuzzing led by coverage, and demo and tests in minimal roots of Debian 12 and 13.
 # The output of each suite is kept in target/test-logs. Of a suite that fails the output is shown, and the command that runs it
 # again. A skip is a line "SKIP: needs ...".
 set -u
@@ -255,6 +255,13 @@ done
 # The crates' own tests fuzz for moments; minutes of it, led by coverage, are for the long run.
 if [ -n "${ORBIT_TEST_FULL:-}" ] && wanted fuzz; then
     suite fuzz "$LOGS/fuzz.log" "scripts/fuzz.sh 600" scripts/fuzz.sh 600
+fi
+
+# Its compiler of wasm is a build of its own, of minutes.
+if [ -n "${ORBIT_TEST_FULL:-}" ] && wanted orbit-services-wasmtime; then
+    apart=crates/services-wasmtime/Cargo.toml
+    suite orbit-services-wasmtime "$LOGS/orbit-services-wasmtime.log" "cargo test --release --manifest-path $apart" \
+        cargo test --release --locked --no-fail-fast --manifest-path $apart -- --show-output
 fi
 
 # On new machines of both releases; the tests there are those of `make test`.

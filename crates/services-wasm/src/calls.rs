@@ -1,7 +1,8 @@
 //! What a module's calls do and where its memory has what, whichever engine runs it.
 
 use orbit_services::grant::Granted;
-use orbit_services::{Account, Control, Error, Event, Kind, Result, Verdict};
+use orbit_services::{Account, Answer, Control, Error, Event, Kind, Questions, Result, Verdict, WORDS, sys};
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::WasmSpec;
@@ -23,10 +24,11 @@ const HANDLES: usize = 32;
 const ARGUMENTS: usize = 1024;
 /// Bytes of memory at most: what a module of 32-bit addresses can reach, less the host's page.
 const MEMORY: usize = (1 << 32) - PAGE;
-/// `-EBADF`, `-EACCES`, `-ERANGE`, `-EIO`.
+/// `-EBADF`, `-EACCES`, `-ERANGE`, `-ENOENT`, `-EIO`.
 const NO_HANDLE: i64 = -9;
 const NO_RIGHT: i64 = -13;
 const OUT_OF_RANGE: i64 = -34;
+const NO_QUESTION: i64 = -2;
 const FAILED: i64 = -5;
 
 /// Judges what is asked for before an engine sees the module.
@@ -88,12 +90,14 @@ pub struct Calls {
     pub grants: Vec<Granted>,
     /// What it used.
     pub account: Account,
+    /// The questions that wait for it.
+    pub questions: Arc<Questions>,
 }
 
 impl Calls {
     /// With these handles.
     pub fn new(grants: Vec<Granted>) -> Calls {
-        Calls { grants, account: Account::default() }
+        Calls { grants, account: Account::default(), questions: Arc::default() }
     }
 
     fn grant(&mut self, handle: u64) -> Option<&Granted> {
@@ -114,6 +118,24 @@ impl Calls {
             return Err(NO_RIGHT);
         }
         grant.read().map_err(|error| number(&error))
+    }
+
+    /// `orbit_question`: the bytes of `struct orbit_question`, or the number that the call answers.
+    ///
+    /// # Errors
+    /// The negative number that the module gets.
+    pub fn question(&self, number: u64) -> std::result::Result<[u8; WORDS * 8], i64> {
+        let words = self.questions.read(number).ok_or(NO_QUESTION)?;
+        let mut bytes = [0; WORDS * 8];
+        bytes.copy_from_slice(words.map(u64::to_le_bytes).as_flattened());
+        Ok(bytes)
+    }
+
+    /// `orbit_answer`: what it answers.
+    pub fn answer(&self, number: u64, answer: Answer) -> i64 {
+        let Some(bell) = self.questions.answer(number, answer) else { return NO_QUESTION };
+        sys::wake(bell);
+        0
     }
 
     /// `orbit_set`: what it answers.

@@ -12,9 +12,6 @@ use wasmi::{
     Caller, Config, EnforcedLimits, Linker, Memory, Module, Store, StoreLimits, StoreLimitsBuilder, TrapCode, TypedFunc,
 };
 
-/// `-ENOENT`.
-const NO_QUESTION: i64 = -2;
-
 /// The interpreter, and how much fuel it burns here.
 #[derive(Debug)]
 pub struct Engine {
@@ -109,8 +106,6 @@ pub struct WasmSpec {
 /// What the host's side of a module's calls knows.
 struct Guest {
     calls: Calls,
-    /// That wait for this service.
-    questions: Arc<Questions>,
     limits: StoreLimits,
     fuel_per_tick: u64,
     fuel_per_us: f64,
@@ -171,10 +166,8 @@ impl Service {
             .build();
         let handles = grants.len();
         let fuel_per_tick = engine.fuel_per_tick;
-        let questions = Arc::default();
         let guest = Guest {
             calls: Calls::new(grants),
-            questions,
             limits,
             fuel_per_tick,
             fuel_per_us: engine.fuel_per_us,
@@ -242,7 +235,7 @@ impl Handler for Service {
     }
 
     fn questions(&self) -> &Arc<Questions> {
-        &self.store.data().questions
+        &self.store.data().calls.questions
     }
 
     fn account(&self) -> Account {
@@ -296,7 +289,7 @@ fn imports(engine: &wasmi::Engine) -> std::result::Result<Linker<Guest>, wasmi::
         charged(&mut caller, |caller| question(caller, number, to))
     })?;
     linker.func_wrap("orbit", "answer", |mut caller: Caller<'_, Guest>, number: u64, verdict: u32, result: i64| {
-        charged(&mut caller, |caller| Ok(answer(caller.data(), number, Answer { verdict, result })))
+        charged(&mut caller, |caller| Ok(caller.data().calls.answer(number, Answer { verdict, result })))
     })?;
     Ok(linker)
 }
@@ -339,18 +332,12 @@ fn get(caller: &mut Caller<'_, Guest>, handle: u64, to: u32) -> std::result::Res
 
 /// Copies a question to this service into its memory.
 fn question(caller: &mut Caller<'_, Guest>, number: u64, to: u32) -> std::result::Result<i64, wasmi::Error> {
-    let Some(words) = caller.data().questions.read(number) else { return Ok(NO_QUESTION) };
-    memory(caller)?.write(&mut *caller, to as usize, words.map(u64::to_le_bytes).as_flattened())?;
-    Ok(0)
-}
-
-fn answer(guest: &Guest, number: u64, answer: Answer) -> i64 {
-    match guest.questions.answer(number, answer) {
-        Some(bell) => {
-            sys::wake(bell);
-            0
+    match caller.data().calls.question(number) {
+        Ok(bytes) => {
+            memory(caller)?.write(&mut *caller, to as usize, &bytes)?;
+            Ok(0)
         }
-        None => NO_QUESTION,
+        Err(number) => Ok(number),
     }
 }
 
