@@ -6,7 +6,8 @@ each crate below crates/ has what a registry shows.
 
 Reads `cargo metadata` of the workspace and of crates with builds of their own (APART). Fails where a dependency has a licence that
 is not in ALLOWED, where a program or library of the project would link two versions of a crate that is not in TWICE (or APART), where
-a dependency needs a newer Rust than Cargo.toml promises, or where a crate has no description, documentation, keywords, categories or oldest Rust.
+a dependency needs a newer Rust than Cargo.toml promises, or where a crate has no description, documentation, keywords, categories
+or oldest Rust.
 """
 
 import json
