@@ -62,7 +62,6 @@ fn a_host_runs_long_handlers_aborts_runaways_and_ends() {
         assert!(done.status.success(), "{}", said(&done));
         said(&done).trim().to_owned()
     };
-    // Four characters: some 800 million rounds, which no budget of 20 ms has; `wild` spins.
     let (counted, spins) = (load("long.wasm", &long, ""), load("wild.wasm", &wild, "s"));
     let post = |id: &str| assert!(command(&socket, &["post", id, "5"]).status.success());
     let row = |id: &str| {
