@@ -13,10 +13,11 @@ const NO_GROUP: i64 = -95;
 /// `-EACCES`, `-EPERM`, `-EROFS`: the group's files are not this user's.
 const NOT_OURS: [i64; 3] = [-13, -1, -30];
 
-/// The weight of each niceness from -20 to 19, as the kernel has it.
+/// The weight of each niceness from -20 to 19, as the kernel has it; from 12 on up to two more, so
+/// that no two have the same and each can be put back.
 const WEIGHTS: [i64; 40] = [
     8674, 6939, 5551, 4441, 3553, 2842, 2274, 1819, 1455, 1164, 931, 745, 596, 477, 381, 305, 244, 195, 156, 125, 100,
-    80, 64, 51, 41, 33, 26, 21, 17, 13, 11, 9, 7, 5, 4, 4, 3, 2, 2, 1,
+    80, 64, 51, 41, 33, 26, 21, 17, 13, 11, 9, 8, 7, 6, 5, 4, 3, 2, 1,
 ];
 
 /// Where the files of a process's group are, and of which version they are.

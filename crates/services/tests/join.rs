@@ -38,6 +38,8 @@ fn dynamic_static_and_go_programs_join_and_leave_again_and_again() {
         };
         let Some(mut subject) = started else { continue };
         until("it runs", || subject.is_running());
+        let catches = || !traces(subject.pid()).1.ends_with("0000000000000000");
+        until("Go's runtime has its handlers", || kind != "Go" || catches());
         let before = traces(subject.pid());
         let mut stopped = Vec::new();
         for nth in 0..rounds {
