@@ -193,8 +193,8 @@ impl Server for Nginx {
             return self.worker;
         }
         let kept = events(&self.events).into_iter().filter(|e| e["event"] == "kept");
-        let workers = kept.filter_map(|e| e["pid"].as_i64()).filter(|pid| *pid != i64::from(self.master()));
-        workers.last().map_or(self.worker, |pid| pid as i32)
+        let mut workers = kept.filter_map(|e| e["pid"].as_i64()).filter(|pid| *pid != i64::from(self.master()));
+        workers.next_back().map_or(self.worker, |pid| pid as i32)
     }
 
     fn connect(&self, nth: usize) -> Option<Box<dyn Client + '_>> {
