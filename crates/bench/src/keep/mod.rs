@@ -94,7 +94,10 @@ pub fn run(args: &Args) -> out::Done {
     let pauses = pauses(if quick { 2 } else { 9 }, &mut results)?;
     rollback(if quick { 2 } else { 9 }, &mut results)?;
     pins::pages(&mut results, &mut bench)?;
-    modules::rows(if quick { 2 } else { 9 }, &mut results, &mut bench)?;
+    // A figure of its own: without it the others still stand.
+    if let Err(failure) = modules::rows(if quick { 2 } else { 9 }, &mut results, &mut bench) {
+        bench.note(format!("through pins and by modules: not measured: {failure}"));
+    }
     cost::gzip(if quick { 2 } else { 7 }, &mut results, &mut bench)?;
     redis::cost(if quick { 9 } else { 41 }, &mut results, &mut bench)?;
     server::apache(if quick { 2 } else { 7 }, &mut results, &mut bench)?;
