@@ -1,5 +1,5 @@
 //! Events as JSON: how they leave the detector's process, and what machines read of them. The form
-//! of each is derived from its type in [`crate::event`]; here is what its numbers are in JSON.
+//! of each is derived from its type in `crate::event`; here is what its numbers are in JSON.
 //!
 //! Promises: what [`value`] writes, [`event`] reads back, times to the microsecond. Refuses: to
 //! guess; what lacks a field or has one of another type is no event.

@@ -6,8 +6,8 @@
 //! bounded time. Those of a wasm service are the host's own. No loop here depends on a word, and no
 //! index is used unmasked.
 //!
-//! A place's state is a number that no earlier question there had, then two bits: [`FREE`],
-//! [`FILLING`], [`ASKED`] or [`ANSWERED`]. The number of a question is its state when it is asked,
+//! A place's state is a number that no earlier question there had, then two bits: `FREE`,
+//! `FILLING`, `ASKED` or `ANSWERED`. The number of a question is its state when it is asked,
 //! and its place above 56 bits.
 
 use core::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};

@@ -1,8 +1,8 @@
 //! A bounded wait on the CPU before a sleep: what comes within some microseconds costs no switch to
 //! the kernel and back.
 //!
-//! It pays only where the one that is waited for runs on another CPU. So it learns: after [`TRIES`]
-//! waits in a row that were for nothing it is left out, but for one in [`RETRY`].
+//! It pays only where the one that is waited for runs on another CPU. So it learns: after `TRIES`
+//! waits in a row that were for nothing it is left out, but for one in `RETRY`.
 
 use crate::{abi, sys};
 use core::sync::atomic::AtomicU32;
