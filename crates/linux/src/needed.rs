@@ -67,7 +67,7 @@ const NEEDED: &[Needed] = needed! {
 
 /// Calls that make it faster where they are allowed: it does without each of them.
 pub const OPTIONAL: &[&str] =
-    &["close_range", "getppid", "lseek", "mincore", "mremap", "sched_yield", "sysinfo", "userfaultfd"];
+    &["close_range", "getppid", "getrusage", "lseek", "mincore", "mremap", "sched_yield", "sysinfo", "userfaultfd"];
 
 /// The names of the calls, in order. With an allocator that takes memory in other ways than libc's
 /// it needs that one's too.
