@@ -98,11 +98,21 @@ pub fn actions(directory: &abi::Directory) -> [(i32, [u64; 4]); 6] {
 /// Called by the kernel as the handler of the upcall signal, in a member.
 #[cfg_attr(sandbox_object, unsafe(no_mangle))]
 pub unsafe extern "C" fn orbit_upcall(signal: i32, info: usize, frame: usize) {
-    // SAFETY: the kernel's description of the signal; the process's own page says what it had for
-    // this signal.
-    if signal == abi::URGENT && unsafe { is_the_programs(signal, info, frame) } {
-        return;
+    let urgent = signal == abi::URGENT;
+    // SAFETY: the kernel's description of the signal.
+    if !urgent || unsafe { is_of_a_descriptor(info) } {
+        run_slots();
     }
+    if urgent {
+        // A signal that the program sent while a clock's was pending has become one with it, without
+        // a trace: Go's runtime sends no second one before the first was handled.
+        // SAFETY: what the kernel called this handler with.
+        unsafe { call_handler_of_program(signal, info, frame) };
+    }
+}
+
+/// Runs every slot whose event is due.
+fn run_slots() {
     // SAFETY: a member has its own page; other threads of it change the counter too, which is
     // atomic.
     unsafe { (*abi::private()).upcalls.fetch_add(1, Relaxed) };
@@ -114,17 +124,22 @@ pub unsafe extern "C" fn orbit_upcall(signal: i32, info: usize, frame: usize) {
     }
 }
 
-/// A signal that no clock sent is the program's: its handler is called, if it has one.
+/// Whether an event of a descriptor, which a clock is, caused this signal.
+///
+/// # Safety
+/// `info` is the kernel's description of a signal.
+unsafe fn is_of_a_descriptor(info: usize) -> bool {
+    // POLL_IN to POLL_HUP.
+    const OF_DESCRIPTORS: core::ops::RangeInclusive<i32> = 1..=6;
+    // SAFETY: the caller's promise; the offset is the kernel's.
+    OF_DESCRIPTORS.contains(unsafe { &*((info + SIGNAL_CODE) as *const i32) })
+}
+
+/// Calls the handler that the program had for this signal when it joined, if it had one.
 ///
 /// # Safety
 /// What the kernel calls a handler with.
-unsafe fn is_the_programs(signal: i32, info: usize, frame: usize) -> bool {
-    // What events of descriptors, which clocks are, have for a code: POLL_IN to POLL_HUP.
-    const OF_DESCRIPTORS: core::ops::RangeInclusive<i32> = 1..=6;
-    // SAFETY: the caller's promise; the offset is the kernel's.
-    if OF_DESCRIPTORS.contains(unsafe { &*((info + SIGNAL_CODE) as *const i32) }) {
-        return false;
-    }
+unsafe fn call_handler_of_program(signal: i32, info: usize, frame: usize) {
     // SAFETY: a member has its own private part; its former handler was one of this signature.
     unsafe {
         let before = (*abi::private()).actions[abi::FAULTS.len()][0];
@@ -133,7 +148,6 @@ unsafe fn is_the_programs(signal: i32, info: usize, frame: usize) -> bool {
             handler(signal, info, frame);
         }
     }
-    true
 }
 
 /// Whether faults still come to the library: a program that installed handlers of its own since it

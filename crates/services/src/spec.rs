@@ -43,8 +43,8 @@ impl Options {
 
     /// Signals of a host whose upcalls come by clocks, which do not know whether a program has
     /// replaced the handler since it joined: `SIGURG` is one that programs ignore by default, and
-    /// that Go's runtime takes for one of its own. A program's own handler still gets those that
-    /// are not the clocks'.
+    /// that Go's runtime takes for one of its own. A program's own handler gets the clocks' too,
+    /// since the kernel makes one signal of two that are pending.
     pub const WITHOUT_RIGHTS: (i32, i32) = (abi::URGENT, 61);
 }
 
