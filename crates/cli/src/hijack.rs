@@ -378,7 +378,7 @@ fn services(args: &Args) -> Result<Decider, Failure> {
         Failure::text(format!("no host of services at {socket}, which a rule asks: {error}: {way_out}"))
     };
     std::os::unix::net::UnixStream::connect(&socket).map_err(absent)?;
-    Ok(orbit_service::decider(&socket))
+    Ok(orbit_service::decider(&socket, |why| drop(writeln!(io::stderr(), "orbit: no answer: {why}"))))
 }
 
 fn on_failure(word: &str) -> OnFailure {

@@ -113,6 +113,7 @@ fn decides(class: &str) {
     let (done, left) = stage.remove(&bad, &["--answer-within", "300ms"]);
     assert!(left.is_empty() && done.status.success(), "{left:?}: {}", text(&done));
     assert!(text(&done).contains("4 questions, 4 without an answer"), "{}", text(&done));
+    assert!(text(&done).contains("no answer: service judge: "), "{}", text(&done));
     for file in bad {
         let (done, left) = stage.remove(&[file], &["--answer-within", "300ms", "--unanswered", "kill"]);
         assert!(left == [file] && done.status.code() == Some(120), "{left:?}: {}", text(&done));
@@ -125,6 +126,7 @@ fn decides(class: &str) {
     stage.service(&["revoke", id.expect("its number")]);
     let (done, left) = stage.remove(&["denied"], &["--answer-within", PATIENT]);
     assert!(left.is_empty() && text(&done).contains("1 questions, 1 without an answer"), "{}", text(&done));
+    assert!(text(&done).contains("orbit: no answer: ") && text(&done).contains("judge"), "{}", text(&done));
 }
 
 #[test]

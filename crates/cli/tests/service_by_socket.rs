@@ -504,6 +504,9 @@ fn memory_of_modules_has_bounds() {
         assert!(!refused.status.success() && said(&refused).contains(hint), "--memory {memory}: {}", said(&refused));
     }
     assert!(load("256K").status.success());
+    let native = module.to_str().expect("a path");
+    let refused = orbit(&socket, &["load", native, "--class", "native", "--owner", &me, "--memory", "256K"]);
+    assert!(!refused.status.success() && said(&refused).contains("memory is chosen for wasm"), "{}", said(&refused));
 }
 
 #[test]

@@ -104,8 +104,8 @@ pub unsafe extern "C" fn orbit_upcall(signal: i32, info: usize, frame: usize) {
         run_slots();
     }
     if urgent {
-        // A signal that the program sent while a clock's was pending has become one with it, without
-        // a trace: Go's runtime sends no second one before the first was handled.
+        // A signal that the program sent while a clock's was pending becomes one with it and leaves
+        // no trace. Go's runtime sends no second one before the first was handled.
         // SAFETY: what the kernel called this handler with.
         unsafe { call_handler_of_program(signal, info, frame) };
     }

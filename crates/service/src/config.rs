@@ -46,8 +46,8 @@ struct Service {
     owner: Owner,
     #[serde(default = "budget")]
     budget: String,
-    #[serde(default = "size")]
-    memory: String,
+    #[serde(default)]
+    memory: Option<String>,
     #[serde(default)]
     on: Vec<String>,
     #[serde(default)]
@@ -72,10 +72,6 @@ enum Owner {
 
 fn budget() -> String {
     "50us/10ms".to_owned()
-}
-
-fn size() -> String {
-    "256K".to_owned()
 }
 
 /// A host's settings and what it loads.
@@ -136,7 +132,8 @@ fn parse(text: &str, folder: &Path) -> std::result::Result<Config, String> {
             file: std::path::absolute(folder.join(&service.file)).map_err(|error| format!("{name}: {error}"))?,
             owner,
             budget: service.budget,
-            memory: memory(&service.memory).map_err(|why| format!("{name}: memory: {why}"))?,
+            memory: (service.memory.as_deref().map(memory).transpose())
+                .map_err(|why| format!("{name}: memory: {why}"))?,
             period_ns: period(&service.on).map_err(|error| format!("{name}: {error}"))?,
             class: class(service.class, service.native, service.thread).map_err(|why| format!("{name}: {why}"))?,
             sources: service.on.into_iter().filter(|source| !source.starts_with("tick=")).collect(),
@@ -159,7 +156,7 @@ mod tests {
         let config = parse(text, Path::new("/etc/orbit")).expect("a configuration");
         assert_eq!((config.cpu, config.tick, config.aborts), (Some(1), Some(Duration::from_millis(5)), 3));
         let load = &config.loads[0];
-        assert_eq!((load.file.as_path(), load.owner, load.memory), (Path::new("/etc/orbit/a.wasm"), 42, 256 << 10));
+        assert_eq!((load.file.as_path(), load.owner, load.memory), (Path::new("/etc/orbit/a.wasm"), 42, None));
         assert_eq!((load.period_ns, load.budget.as_str()), (Some(1_000_000_000), "50us/10ms"));
         assert_eq!(
             (&load.sources[..], &load.grants[..]),

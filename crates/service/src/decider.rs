@@ -6,19 +6,33 @@
 
 use crate::protocol::{self, Ask, Reply, Request};
 use orbit_hijack::{Answer, Decider, Question};
+use std::collections::HashSet;
+use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 /// Results beyond these make no sense: errors are from -4095.
 const LEAST: i64 = -4095;
+/// Different reasons that are reported; later ones are not.
+const REASONS: usize = 16;
 
-/// Asks services of the host at this socket, each question the one that its rule names.
-pub fn decider(socket: &Path) -> Decider {
+/// Asks services of the host at this socket, each question the one that its rule names. `report`
+/// hears why there was no answer, each reason once.
+pub fn decider(socket: &Path, mut report: impl FnMut(&str) + Send + 'static) -> Decider {
     let socket = socket.to_owned();
-    Decider::bounded(move |question: &Question, limit| ask(&socket, question, limit))
+    let mut known = HashSet::new();
+    Decider::bounded(move |question: &Question, limit| match ask(&socket, question, limit) {
+        Ok(answer) => Some(answer),
+        Err(reason) => {
+            if known.len() < REASONS && known.insert(reason.clone()) {
+                report(&reason);
+            }
+            None
+        }
+    })
 }
 
-fn ask(socket: &Path, question: &Question, limit: Duration) -> Option<Answer> {
+fn ask(socket: &Path, question: &Question, limit: Duration) -> Result<Answer, String> {
     let request = Request::Ask(Ask {
         service: question.name.clone(),
         limit_ns: u64::try_from(limit.as_nanos()).unwrap_or(u64::MAX),
@@ -29,9 +43,16 @@ fn ask(socket: &Path, question: &Question, limit: Duration) -> Option<Answer> {
         site: question.site,
         path: question.path.clone(),
     });
+    let name = &question.name;
     match protocol::ask_within(socket, &request, limit) {
-        Ok(Reply::Answer { verdict, result }) => judge(verdict, result),
-        _ => None,
+        Ok(Reply::Answer { verdict, result }) => judge(verdict, result)
+            .ok_or_else(|| format!("service {name}: verdict {verdict} with result {result} means nothing")),
+        Ok(Reply::Failed(why)) => Err(why),
+        Ok(_) => Err(format!("service {name}: the host's reply is no answer")),
+        Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+            Err(format!("service {name}: no answer within {limit:?}"))
+        }
+        Err(error) => Err(format!("service {name}: {error}")),
     }
 }
 

@@ -398,6 +398,11 @@ impl Daemon {
         let budget: Budget = load.budget.parse()?;
         let grants = load.grants.iter().map(|text| text.parse()).collect::<Result<Vec<GrantRequest>>>()?;
         let (owner, arguments) = (load.owner, load.arguments.clone().into_bytes());
+        if load.class != Class::Wasm && load.memory.is_some() {
+            let text =
+                format!("service {name:?}: memory is chosen for wasm modules; this class has what its file asks for");
+            return Err(Error::new(Kind::Invalid, text));
+        }
         let period = load.period_ns.map(Duration::from_nanos);
         let sources = load.sources.iter().map(|text| Events::parse(text, owner)).collect::<Result<Vec<Events>>>()?;
         if load.class == Class::Bpf {
@@ -431,11 +436,12 @@ impl Daemon {
             return Ok(id.to_string());
         }
         let there = self.runner.list().iter().filter(|status| !status.is_revoked).map(|status| status.memory).sum();
-        admit_memory(&name, load.memory, there, machine_memory())?;
+        let memory = load.memory.unwrap_or(Load::MEMORY);
+        admit_memory(&name, memory, there, machine_memory())?;
         let gone = |_| Error::new(Kind::NotFound, format!("service {name:?}: its owner, process {owner}, is gone"));
         let life = pidfd::open(owner).map_err(gone)?;
         let grants = self.host.grant(owner, &grants)?;
-        let spec = WasmSpec { name, owner, budget, memory: load.memory, period, arguments };
+        let spec = WasmSpec { name, owner, budget, memory, period, arguments };
         let loaded = self.loader.load(&spec, &bytes, grants.clone()).and_then(|service| self.runner.add(spec, service));
         match loaded {
             Ok(id) => {

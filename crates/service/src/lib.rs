@@ -96,9 +96,10 @@ enum What {
         /// CPU time of a run, and of each window.
         #[arg(long, default_value = "50us/10ms")]
         budget: String,
-        /// Memory of a wasm module: bytes, or with K or M.
-        #[arg(long, default_value = "256K", value_parser = memory)]
-        memory: usize,
+        /// Memory of a wasm module: bytes, or with K or M (256K if left out). Native services and
+        /// BPF objects have what their file asks for.
+        #[arg(long, value_parser = memory)]
+        memory: Option<usize>,
         /// Events, repeatable: tick=10ms; psi=memory:150ms/2s (tasks stalled so long; also cpu, io;
         /// of the owner's control group if it has one); fd=5 (that descriptor of the owner became
         /// readable); tracepoint=sched_process_exec; service=w1 (that service ran). Posted events

@@ -85,8 +85,8 @@ pub struct Load {
     pub owner: i32,
     /// `50us/10ms`.
     pub budget: String,
-    /// Bytes of memory, of a wasm module.
-    pub memory: usize,
+    /// Bytes of memory of a wasm module, if chosen; else [`Load::MEMORY`].
+    pub memory: Option<usize>,
     /// Nanoseconds between two ticks; `None`: posted events only.
     pub period_ns: Option<u64>,
     /// Its class.
@@ -100,6 +100,11 @@ pub struct Load {
     pub grants: Vec<String>,
     /// What its handler gets.
     pub arguments: String,
+}
+
+impl Load {
+    /// Bytes of memory of a wasm module for which none were chosen.
+    pub const MEMORY: usize = 256 << 10;
 }
 
 /// A question to a service: see `orbit_services::Question`.
