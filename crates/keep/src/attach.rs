@@ -40,10 +40,21 @@ impl Action {
         Action(std::array::from_fn(word))
     }
 
-    /// Whether the signal would kill the program, after a report of its own perhaps.
-    fn kills(self) -> bool {
-        self.0[0] == libc::SIG_DFL as u64 || self.0[1] & libc::SA_RESETHAND as u64 != 0
+    /// Whether the signal would kill the program, after a report of its own perhaps; `reporter`:
+    /// see [`reporter`].
+    fn kills(self, reporter: Option<u64>) -> bool {
+        self.0[0] == libc::SIG_DFL as u64
+            || self.0[1] & libc::SA_RESETHAND as u64 != 0
+            || reporter.is_some_and(|reporter| self.0[0] == reporter)
     }
+}
+
+/// Address of the handler that Rust's standard library sets for SIGSEGV and SIGBUS, if the program
+/// has one and its symbols: it names a stack overflow, and lets the program die in each case.
+fn reporter(pid: i32) -> Option<u64> {
+    let maps = orbit_inspect::Maps::of(pid).ok()?;
+    let wanted = "stack_overflow::imp::signal_handler".parse().ok()?;
+    orbit_inspect::functions::find(pid, &maps, &wanted).ok().map(|function| function.address)
 }
 
 /// A program with our handlers in it.
@@ -69,6 +80,7 @@ impl Attached {
         clear_away(process)?;
         let shared_bytes = (3 * PAGE + STACK_BYTES) as u64;
         let base = free_address(&[process], CODE_BYTES + shared_bytes)?;
+        let reporter = reporter(process.pid());
         process.while_stopped(|stopped| {
             let front = base + CODE_BYTES;
             let source = |offset: usize| Source::File { file: shared.file(), offset: offset as u64, shared: true };
@@ -84,7 +96,7 @@ impl Attached {
             for signal in FATAL {
                 let own = action(stopped, signal, room)?;
                 page[ACTIONS as usize + signal as usize * 32..][..32].copy_from_slice(&own.bytes());
-                if own.kills() { armed.push(signal) } else { left.push(signal) }
+                if own.kills(reporter) { armed.push(signal) } else { left.push(signal) }
             }
             let code = stopped.map(Some(base), CODE_BYTES, Protection::READ_EXECUTE, Source::Bytes(&page))?;
             let flags = (libc::SA_SIGINFO | libc::SA_ONSTACK) as u64 | SA_RESTORER;

@@ -4,8 +4,9 @@ mod common;
 
 use common::{KEEP, Scratch, count, lacks, lacks_tracking, until};
 use std::fs;
+use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command};
+use std::process::{Child, Command, Stdio};
 
 fn compile(scratch: &Scratch) -> PathBuf {
     let program = scratch.join("worker");
@@ -76,6 +77,40 @@ fn a_running_program_is_kept_and_left() {
     let status = until("it exits", || program.0.try_wait().expect("a child"));
     assert_eq!(status.code(), Some(7), "after its own checks of memory and threads");
     until("the keeper ends with it", || keeper.try_wait().expect("a child"));
+}
+
+/// Rust's standard library handles SIGSEGV to name stack overflows; the program dies of it in any
+/// case, so it is put back like one that has no handler.
+#[test]
+fn a_program_in_rust_is_put_back() {
+    if lacks("rustc") || lacks_tracking() {
+        return;
+    }
+    let scratch = Scratch::new("attach-rust");
+    let (source, program) = (scratch.join("lines.rs"), scratch.join("lines"));
+    let text = "use std::io::BufRead;\nfn main() {\n    for (nth, line) in std::io::stdin().lock().lines().enumerate() \
+                {\n        println!(\"{nth} {}\", line.unwrap());\n    }\n}\n";
+    fs::write(&source, text).expect("written");
+    assert!(Command::new("rustc").arg(&source).arg("-o").arg(&program).status().expect("rustc").success());
+    let spawned = Command::new(&program).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+    let mut program = Program(spawned.expect("the program"));
+    let mut to = program.0.stdin.take().expect("a pipe");
+    let mut from = BufReader::new(program.0.stdout.take().expect("a pipe")).lines();
+    let mut ask = |line: &str| {
+        writeln!(to, "{line}").expect("it reads");
+        from.next().expect("it answers").expect("a line")
+    };
+    assert_eq!(ask("a"), "0 a");
+    let events = scratch.join("events");
+    let mut keeper = keep(program.0.id(), &events);
+    until("it is kept", || (count(&events, "kept") > 0).then_some(()));
+    // SAFETY: an own child that was not waited for yet.
+    unsafe { libc::kill(program.0.id() as i32, libc::SIGSEGV) };
+    until("it is put back", || (count(&events, "recovered") > 0).then_some(()));
+    assert_eq!(ask("b"), "1 b", "as if nothing had been");
+    interrupt(&keeper);
+    assert_eq!(until("the keeper leaves", || keeper.try_wait().expect("a child")).code(), Some(0));
+    assert_eq!(ask("c"), "2 c", "and it gets on without a keeper");
 }
 
 #[test]
