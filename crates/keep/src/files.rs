@@ -5,6 +5,7 @@
 //! pipe, socket, terminal or file open for writing: the other end would not see that the program
 //! has closed it, and a file open for writing cannot be executed.
 
+use crate::appenders::Appenders;
 use crate::error::Error;
 use crate::open_state::{Detail, Lock, parse};
 use crate::restore::Restored;
@@ -15,6 +16,7 @@ use std::fs::{self, File, OpenOptions};
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::sync::Arc;
+use std::time::Instant;
 
 /// Duplicates that are held at most.
 const MOST_HELD: usize = 512;
@@ -40,9 +42,16 @@ pub(crate) struct FileState {
     /// The lowest descriptor of the same open file.
     first: i32,
     held: Option<Arc<OwnedFd>>,
+    /// Open for appending, and other processes have appended too: see [`now`].
+    has_others: bool,
 }
 
 impl FileState {
+    /// Device and inode.
+    pub fn id(&self) -> (u64, u64) {
+        (self.device, self.inode)
+    }
+
     fn of(pid: i32, fd: i32, name: String) -> Option<FileState> {
         let file = fs::metadata(format!("/proc/{pid}/fd/{fd}")).ok()?;
         let info = procfs::text(format!("/proc/{pid}/fdinfo/{fd}")).ok()?;
@@ -59,6 +68,7 @@ impl FileState {
             locks,
             first: fd,
             held: None,
+            has_others: false,
         })
     }
 
@@ -148,13 +158,23 @@ fn contents(process: &Process, files: &mut [FileState]) {
 }
 
 /// The descriptors of a stopped program; `before`: those of the checkpoint before.
-pub(crate) fn capture(process: &Process, before: &[FileState]) -> Vec<FileState> {
-    all(process, true, before)
+pub(crate) fn capture(process: &Process, before: &[FileState], appenders: &Appenders) -> Vec<FileState> {
+    appenders.begin();
+    let files = all(process, true, before);
+    appenders.watch(process.pid(), &files);
+    files
 }
 
-/// The descriptors as they are, for [`restore`].
-pub(crate) fn now(process: &Process) -> Vec<FileState> {
-    all(process, false, &[])
+/// The descriptors as they are, for [`restore`] to `then`, those of the checkpoint of `since`.
+pub(crate) fn now(process: &Process, then: &[FileState], since: Instant, appenders: &Appenders) -> Vec<FileState> {
+    let mut files = all(process, false, &[]);
+    for file in &mut files {
+        let Detail::Regular { offset, length: Some(length) } = file.detail else { continue };
+        let was = then.iter().find(|was| was.fd == file.fd && was.id() == file.id()).map(|was| &was.detail);
+        let has_grown = matches!(was, Some(Detail::Regular { length: Some(was), .. }) if length > *was);
+        file.has_others = has_grown && appenders.have_written(process.pid(), file, offset, length, since);
+    }
+    files
 }
 
 /// Puts the descriptors back; `now`: as they are.
@@ -233,8 +253,17 @@ pub(crate) fn restore(
     }
     // As they are after the table is right again: a lock goes with any descriptor of its file that
     // is closed.
-    let now = if is_changed { all(stopped.process(), false, &[]) } else { now };
+    let now = if is_changed { again(stopped.process(), now) } else { now };
     states(stopped, batch, &kept, &now, done)
+}
+
+/// The descriptors as they are now; `before`: some moments ago.
+fn again(process: &Process, before: Vec<FileState>) -> Vec<FileState> {
+    let mut files = all(process, false, &[]);
+    for file in &mut files {
+        file.has_others = before.iter().any(|was| was.has_others && was.id() == file.id());
+    }
+    files
 }
 
 /// The file of a descriptor that is not there any more: ours if we hold it, else opened by its
@@ -277,7 +306,14 @@ fn states(
         {
             done.left.push(format!("flags of descriptor {}: {error}", was.fd));
         }
-        if !is_reported_to(was)
+        if is.has_others {
+            done.files_not_cut += 1;
+            done.left.push(format!(
+                "{} keeps what was appended since, for another process appends to it too: lines of the program may be \
+                 there twice",
+                was.name
+            ));
+        } else if !is_reported_to(was)
             && let Err(error) = was.detail.restore(&is.detail, &File::from(file))
         {
             done.left.push(format!("descriptor {} ({}): {error}", was.fd, was.name));

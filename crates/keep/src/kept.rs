@@ -1,6 +1,7 @@
 //! A program that is kept: checkpoints of it, and going back to them.
 
 use crate::ahead::Ahead;
+use crate::appenders::Appenders;
 use crate::beside::{self, Beside};
 use crate::capture::{self, Tracker};
 use crate::error::Error;
@@ -62,6 +63,7 @@ pub(crate) struct Kept {
     /// Pages that the next checkpoint is expected to copy.
     expected: usize,
     ahead: Ahead,
+    appenders: Appenders,
     /// The program in the process, as [`Shared::images`] counts them.
     image: u32,
 }
@@ -69,7 +71,8 @@ pub(crate) struct Kept {
 impl Kept {
     pub fn new(process: Process, policy: Policy) -> Kept {
         let history = History::new();
-        Kept { process, tracker: None, history, policy, expected: 0, ahead: Ahead::default(), image: 0 }
+        let appenders = Appenders::default();
+        Kept { process, tracker: None, history, policy, expected: 0, ahead: Ahead::default(), appenders, image: 0 }
     }
 
     /// Forgets everything: there is another program in the process.
@@ -115,7 +118,7 @@ impl Kept {
         if !shared.is_ready() {
             return Ok(Taken::NotReady);
         }
-        let Kept { process, tracker, history, policy, expected, ahead, image } = self;
+        let Kept { process, tracker, history, policy, expected, ahead, appenders, image } = self;
         let earlier = history.newest().map(|c| c.state.clone());
         let before = earlier.as_ref().map(|state| state.mappings.clone());
         let mut pool = std::mem::take(history.pool());
@@ -128,7 +131,7 @@ impl Kept {
         let image = *image;
         let process: &Process = process;
         let files = earlier.as_ref().map_or(&[][..], |earlier| &earlier.files);
-        let outside = || (Outside::read(process.pid()), files::capture(process, files));
+        let outside = || (Outside::read(process.pid()), files::capture(process, files, appenders));
         let outside: Option<beside::Work<'_, _>> = if shared.has_log() { None } else { Some(&outside) };
         let mut take = |outside: Option<&Beside<'_, _>>, stopped: &mut Stopped<'_>| -> Result<_, Error> {
             if shared.images() != image || !shared.is_ready() {
@@ -275,13 +278,15 @@ impl Kept {
             Step::Drop(index, input) => (index, Some(input)),
             Step::GiveUp(why) => return Err(Error::Unkept(why.into())),
         };
-        let Kept { process, tracker, history, ahead, image, .. } = self;
+        let Kept { process, tracker, history, ahead, appenders, image, .. } = self;
         if shared.images() != *image {
             return Err(Error::Unkept("there is no checkpoint yet of the program that it has executed".into()));
         }
         let Some(tracker) = tracker.as_ref() else { return Err(Error::Unkept("there is no checkpoint yet".into())) };
         let process: &Process = process;
-        let outside = || (Outside::read(process.pid()), files::now(process));
+        let target = history.newest_first().nth(index).map(|c| (c.state.files.clone(), c.taken));
+        let (then, since) = target.unwrap_or_else(|| (Vec::new(), Instant::now()));
+        let outside = || (Outside::read(process.pid()), files::now(process, &then, since, appenders));
         let outside: Option<beside::Work<'_, _>> = if shared.has_log() { None } else { Some(&outside) };
         let mut put_back = |outside: Option<&Beside<'_, _>>, stopped: &mut Stopped<'_>| -> Result<_, Error> {
             let is_at_crash = crash.tid == shared.serving() && crash.signal != CrashReport::HANG;

@@ -31,6 +31,7 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod ahead;
+mod appenders;
 mod arguments;
 mod attach;
 mod bell;

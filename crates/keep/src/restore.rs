@@ -47,6 +47,8 @@ pub struct Restored {
     pub descriptors_opened: usize,
     /// Signal actions, timers and settings that were set again.
     pub objects: usize,
+    /// Files open for appending that were not cut, for other processes append to them too.
+    pub files_not_cut: usize,
     /// What could not be put back.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left: Vec<String>,

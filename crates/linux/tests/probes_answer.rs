@@ -14,6 +14,7 @@ fn the_basic_facilities_are_there() {
         ("pidfd", pidfd::probe()),
         ("socket", socket::probe()),
         ("eventfd", eventfd::probe()),
+        ("inotify", inotify::probe()),
         ("poll", poll::probe()),
         ("rlimit", rlimit::probe()),
     ] {
