@@ -5,7 +5,9 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::{env, fs};
 
-const PARTS: [&str; 13] = [
+const PARTS: [&str; 15] = [
+    "once.c",
+    "turns.c",
     "deliver.c",
     "exec.c",
     "threads.c",

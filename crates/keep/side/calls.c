@@ -259,7 +259,20 @@ EXPORT int getsockname(int fd, struct sockaddr *restrict name, socklen_t *restri
     return named_socket(SYS_getsockname, fd, name, length, 0);
 }
 
-EXPORT int close(int fd) { PLAIN(SYS_close, fd, ARGS(fd)); }
+/* A call without bytes that a thread makes once, also after a rollback. */
+static int once(long nr, int fd)
+{
+    if (!keep_log || keep_serves || keep_forks)
+        PLAIN(nr, fd, ARGS(fd));
+    long ret = keep_call_once(nr, fd);
+    if (ret < 0) {
+        errno = (int)-ret;
+        return -1;
+    }
+    return (int)ret;
+}
+
+EXPORT int close(int fd) { return once(SYS_close, fd); }
 EXPORT int socket(int domain, int type, int protocol) { PLAIN(SYS_socket, domain, ARGS(domain, type, protocol)); }
 EXPORT int connect(int fd, const struct sockaddr *name, socklen_t length) {
     PLAIN(SYS_connect, fd, ARGS(fd, name, length));
@@ -430,7 +443,10 @@ EXPORT int select(int count, fd_set *restrict in, fd_set *restrict out, fd_set *
 
 static int open_file(int at, const char *path, int flags, int mode)
 {
-    PLAIN(SYS_openat, path_id(path), ARGS(at, path, flags, mode));
+    int fd = (int)answer(&(struct keep_call)CALL(SYS_openat, path_id(path), ARGS(at, path, flags, mode)));
+    if (keep_log)
+        keep_note_opened(fd, keep_serves);
+    return fd;
 }
 
 #define MODE_OF(flags) \
@@ -486,8 +502,8 @@ EXPORT off64_t lseek64(int fd, off64_t to, int whence) { PLAIN(SYS_lseek, fd, AR
 EXPORT off_t lseek(int fd, off_t to, int whence) { return lseek64(fd, to, whence); }
 EXPORT int ftruncate64(int fd, off64_t length) { PLAIN(SYS_ftruncate, fd, ARGS(fd, length)); }
 EXPORT int ftruncate(int fd, off_t length) { return ftruncate64(fd, length); }
-EXPORT int fsync(int fd) { PLAIN(SYS_fsync, fd, ARGS(fd)); }
-EXPORT int fdatasync(int fd) { PLAIN(SYS_fdatasync, fd, ARGS(fd)); }
+EXPORT int fsync(int fd) { return once(SYS_fsync, fd); }
+EXPORT int fdatasync(int fd) { return once(SYS_fdatasync, fd); }
 EXPORT int flock(int fd, int operation) { PLAIN(SYS_flock, fd, ARGS(fd, operation)); }
 EXPORT int access(const char *path, int mode) { PLAIN(SYS_access, path_id(path), ARGS(path, mode)); }
 EXPORT int unlink(const char *path) { PLAIN(SYS_unlink, path_id(path), ARGS(path)); }

@@ -36,8 +36,6 @@ __asm__(".text\n"
 
 /* Entries of the tail that are searched for one call. */
 #define TAIL_SEARCHED 4096
-/* Bytes that the log keeps free for entries that cannot wait for room. */
-#define LOG_RESERVE (1u << 20)
 /* Bytes of the log whose pages are mapped together: no more than a sixteenth of the smallest
  * log. */
 #define LOG_PART (256u << 10)
@@ -100,18 +98,6 @@ __attribute__((noinline)) void keep_park(uint32_t asked)
     keep_news->parked = 0;
 }
 
-static struct keep_entry *entry_at(uint64_t position)
-{
-    return (struct keep_entry *)(keep_log + (position & (keep_orders->log_bytes - 1)));
-}
-
-static uint64_t size_of(const struct keep_entry *entry)
-{
-    uint64_t bytes = entry->bytes;
-    uint64_t most = keep_orders->log_bytes / 4;
-    return sizeof *entry + (((bytes < most ? bytes : most) + 7) & ~7ull);
-}
-
 static int is_socket(int fd)
 {
     struct stat st;
@@ -160,7 +146,8 @@ static __attribute__((noinline)) void next_part(uint64_t at, uint64_t next)
     /* In its first round its pages are mapped together: a fault for each would cost several
      * times as much. A kernel that cannot do it faults. */
     if (next < keep_orders->log_bytes)
-        keep_plain(SYS_madvise, (long)entry_at(next & ~(uint64_t)(LOG_PART - 1)), LOG_PART, POPULATE_READ, 0, 0, 0);
+        keep_plain(SYS_madvise, (long)keep_entry_at(next & ~(uint64_t)(LOG_PART - 1)), LOG_PART, POPULATE_READ, 0, 0,
+            0);
     /* Sixteen times a round the keeper sees how full the log is. */
     if ((at ^ next) & ~(keep_orders->log_bytes / 16 - 1))
         keep_ring();
@@ -178,7 +165,7 @@ static inline void advance(uint64_t at, uint64_t next)
 static void append(struct keep_call *call, long ret)
 {
     uint64_t at = keep_both->head;
-    struct keep_entry *entry = entry_at(at);
+    struct keep_entry *entry = keep_entry_at(at);
     size_t left = filled(call, ret);
     *entry = (struct keep_entry){
         .nr = call->log_nr, .fd = call->fd, .ret = ret, .bytes = (uint32_t)left, .hash = call->hash};
@@ -192,7 +179,7 @@ static void append(struct keep_call *call, long ret)
     if (brings_input(call, ret))
         keep_both->last_input = at;
     note_closed(call);
-    advance(at, at + size_of(entry));
+    advance(at, at + keep_size_of(entry));
 }
 
 static void take_bytes(struct keep_call *call, const struct keep_entry *entry)
@@ -238,7 +225,8 @@ static int is_signal(const struct keep_entry *entry)
 
 static int is_used(const struct keep_entry *entry)
 {
-    return entry->used == KEEP_DEAD || (entry->used != 0 && entry->used == keep_orders->replay);
+    return entry->nr == KEEP_TURN || entry->used == KEEP_DEAD ||
+           (entry->used != 0 && entry->used == keep_orders->replay);
 }
 
 /* History continues at the head; what the log has from `from` on is the tail. `entry` is the one
@@ -249,10 +237,10 @@ static void leave_order(struct keep_entry *entry, uint64_t from)
         keep_both->tail_at = from;
     keep_both->tail_end = keep_both->head;
     /* Signals have no call that would find them there: their handlers run before the next one. */
-    for (uint64_t at = from; at < keep_both->head; at += size_of(entry_at(at)))
-        if (is_signal(entry_at(at)) && !is_used(entry_at(at))) {
-            keep_put_signal(entry_at(at)->fd, entry_at(at) + 1);
-            entry_at(at)->used = KEEP_DEAD;
+    for (uint64_t at = from; at < keep_both->head; at += keep_size_of(keep_entry_at(at)))
+        if (is_signal(keep_entry_at(at)) && !is_used(keep_entry_at(at))) {
+            keep_put_signal(keep_entry_at(at)->fd, keep_entry_at(at) + 1);
+            keep_entry_at(at)->used = KEEP_DEAD;
         }
     entry->jump = keep_both->head;
     keep_both->cursor = keep_both->head;
@@ -267,7 +255,7 @@ static void handle_again(struct keep_entry *entry, uint64_t at)
     entry->used = keep_orders->replay;
     keep_news->replayed++;
     ORDER();
-    keep_both->cursor = at + size_of(entry);
+    keep_both->cursor = at + keep_size_of(entry);
     keep_handle(&waiting);
 }
 
@@ -280,11 +268,14 @@ static int answer_in_order(struct keep_call *call, long *ret)
             end_replay();
             return 0;
         }
-        entry = entry_at(at);
-        if (!entry->jump)
-            break;
+        entry = keep_entry_at(at);
         /* Positions only grow; anything else is a log that the program has ruined. */
-        keep_both->cursor = entry->jump > at ? entry->jump : keep_both->head;
+        if (entry->jump)
+            keep_both->cursor = entry->jump > at ? entry->jump : keep_both->head;
+        else if (entry->nr == KEEP_TURN) /* a mutex that was not locked this time */
+            keep_both->cursor = at + keep_size_of(entry);
+        else
+            break;
     }
     uint64_t at = keep_both->cursor;
     if (is_signal(entry)) {
@@ -305,7 +296,7 @@ static int answer_in_order(struct keep_call *call, long *ret)
     if (at == keep_orders->drop_at) {
         entry->used = KEEP_DEAD;
         keep_news->dropped_fd = call->fd;
-        leave_order(entry, at + size_of(entry));
+        leave_order(entry, at + keep_size_of(entry));
         *ret = 0;
         append(call, 0);
         return 1;
@@ -319,15 +310,15 @@ static int answer_in_order(struct keep_call *call, long *ret)
     note_closed(call);
     keep_news->replayed++;
     ORDER();
-    keep_both->cursor = at + size_of(entry);
+    keep_both->cursor = at + keep_size_of(entry);
     return 1;
 }
 
 static int answer_from_tail(struct keep_call *call, long *ret)
 {
     uint64_t at = keep_both->tail_at, end = keep_both->tail_end;
-    while (at < end && is_used(entry_at(at)))
-        at += size_of(entry_at(at));
+    while (at < end && is_used(keep_entry_at(at)))
+        at += keep_size_of(keep_entry_at(at));
     keep_both->tail_at = at;
     if (at >= end) {
         keep_both->mode = KEEP_RECORD;
@@ -335,8 +326,8 @@ static int answer_from_tail(struct keep_call *call, long *ret)
     }
     if (call->is_fresh)
         return 0;
-    for (int i = 0; at < end && i < TAIL_SEARCHED; i++, at += size_of(entry_at(at))) {
-        struct keep_entry *entry = entry_at(at);
+    for (int i = 0; at < end && i < TAIL_SEARCHED; i++, at += keep_size_of(keep_entry_at(at))) {
+        struct keep_entry *entry = keep_entry_at(at);
         if (is_used(entry) || entry->nr != call->log_nr || entry->fd != call->fd)
             continue;
         compare(call, entry);
@@ -375,7 +366,7 @@ static void deliver(uint32_t where)
  * frees some. */
 static int has_room(const struct keep_call *call)
 {
-    uint64_t need = sizeof(struct keep_entry) + 8 + LOG_RESERVE;
+    uint64_t need = sizeof(struct keep_entry) + 8 + KEEP_LOG_RESERVE;
     for (int i = 0; i < call->outs; i++)
         need += call->out[i].bytes;
     for (int i = 0; i < PARK_STEPS; i++) {
@@ -411,8 +402,8 @@ static void deliver_after(void)
         return;
     }
     while (keep_both->mode == KEEP_REPLAY && keep_both->cursor < keep_both->head &&
-           entry_at(keep_both->cursor)->nr == KEEP_SIGNAL_AFTER && !entry_at(keep_both->cursor)->jump)
-        handle_again(entry_at(keep_both->cursor), keep_both->cursor);
+           keep_entry_at(keep_both->cursor)->nr == KEEP_SIGNAL_AFTER && !keep_entry_at(keep_both->cursor)->jump)
+        handle_again(keep_entry_at(keep_both->cursor), keep_both->cursor);
 }
 
 static void deliver_before(void)
@@ -492,7 +483,7 @@ int keep_record_clock(clockid_t clock, struct timespec *to)
     if (!keep_log || keep_both->mode != KEEP_RECORD || keep_signals->taken != keep_signals->come)
         return 0;
     const uint64_t bytes = sizeof(struct keep_entry) + sizeof *to;
-    if (keep_both->head + bytes + LOG_RESERVE > keep_orders->oldest + keep_orders->log_bytes)
+    if (keep_both->head + bytes + KEEP_LOG_RESERVE > keep_orders->oldest + keep_orders->log_bytes)
         return 0;
     keep_news->busy++;
     ORDER();
@@ -505,7 +496,7 @@ int keep_record_clock(clockid_t clock, struct timespec *to)
         return 0;
     }
     uint64_t at = keep_both->head;
-    struct keep_entry *entry = entry_at(at);
+    struct keep_entry *entry = keep_entry_at(at);
     *entry = (struct keep_entry){.nr = SYS_clock_gettime, .fd = clock, .bytes = sizeof *to};
     memcpy(entry + 1, to, sizeof *to);
     advance(at, at + bytes);
@@ -575,6 +566,8 @@ static long logged(struct keep_call *call)
              * replay may begin here too. */
             if (ret == KEEP_AGAIN)
                 continue;
+            if (!keep_serves && keep_log && !keep_forks && brings_input(call, ret))
+                __atomic_add_fetch(&keep_news->others_read, 1, __ATOMIC_SEQ_CST);
             if (keep_is_logging() && (keep_both->mode == KEEP_REPLAY || has_room(call))) {
                 keep_news->busy++;
                 ORDER();
@@ -615,6 +608,9 @@ static __attribute__((noinline)) void note_failed_wait(unsigned failed, long ret
     if (failed < FAILED_WAITS || failed & (failed - 1) || keep_both->mode == KEEP_REPLAY || !keep_is_logging())
         return;
     uint32_t replay = keep_orders->replay;
+    /* It has brought no request: there is nothing to be replayed. */
+    if (keep_orders->moments)
+        keep_news->moment = keep_both->head;
     keep_news->failed_errno = (int32_t)ret;
     keep_news->failed_waits++;
     keep_ring();
@@ -626,7 +622,7 @@ long keep_log_call(struct keep_call *call)
     /* The program's memory, so that a rollback undoes it. */
     static unsigned failed;
     long ret = logged(call);
-    if (__builtin_expect(ret == -EINVAL || ret == -EBADF || ret == -EFAULT, 0)) {
+    if (__builtin_expect(ret == -EINVAL || ret == -EBADF || ret == -EFAULT || ret == -ENOTSOCK, 0)) {
         if (keep_serves && keep_log && waits_for_input(call))
             note_failed_wait(++failed, ret);
     } else if (failed && waits_for_input(call)) {

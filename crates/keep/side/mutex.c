@@ -1,6 +1,6 @@
 /* Locks that processes share: mutexes in shared memory, System V semaphores. A rollback does not
  * undo them, so a replay must not take or release one again: they are logged. Other mutexes are the
- * program's own memory, and pass.
+ * program's own memory: only their order among threads is logged (turns.c).
  */
 #include "own.h"
 #include <dlfcn.h>
@@ -86,10 +86,21 @@ static int lock(pthread_mutex_t *mutex)
     }
 }
 
+static void take_turn(pthread_mutex_t *mutex, int (*lock)(pthread_mutex_t *))
+{
+    keep_take_turn(
+        &(struct keep_mutex){mutex, lock, REAL("pthread_mutex_unlock", pthread_mutex_t *)});
+}
+
 EXPORT int pthread_mutex_lock(pthread_mutex_t *mutex)
 {
-    if (!is_shared(mutex))
-        return REAL("pthread_mutex_lock", pthread_mutex_t *)(mutex);
+    if (!is_shared(mutex)) {
+        int (*real)(pthread_mutex_t *) = REAL("pthread_mutex_lock", pthread_mutex_t *);
+        int failed = real(mutex);
+        if (!failed && __builtin_expect(keep_has_turns(), 0))
+            take_turn(mutex, real);
+        return failed;
+    }
     if (!keep_lock_begins())
         return lock(mutex);
     int ret = lock(mutex);

@@ -1,6 +1,7 @@
 /* What the parts of the library share among themselves. */
 #pragma once
 #include "side.h"
+#include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
 #include <time.h>
@@ -25,6 +26,10 @@ extern __thread int keep_under_way HIDDEN __attribute__((tls_model("initial-exec
 /* A fatal signal that another process sent meanwhile: it comes again when the entry is in the log.
  * Without that, what the kernel has done would be missing there, and be done twice. 0: none. */
 extern __thread int keep_deferred HIDDEN __attribute__((tls_model("initial-exec")));
+
+/* 1 from where this thread begins to fork until that is done in parent and child: the child does
+ * not have the shared memory of its parent. */
+extern __thread int keep_forks HIDDEN __attribute__((tls_model("initial-exec")));
 
 /* Not 0 while this thread is in the allocator. */
 extern __thread int keep_in_heap HIDDEN __attribute__((tls_model("initial-exec")));
@@ -115,6 +120,38 @@ extern int keep_put_signal(int sig, const void *info) HIDDEN;
 extern void keep_handle(const struct keep_waiting *waiting) HIDDEN;
 extern int keep_set_action(int sig, const struct sigaction *action, struct sigaction *before) HIDDEN;
 extern void keep_own_actions(void) HIDDEN;
+
+/* Bytes of the log that are kept free for entries that cannot wait for room. */
+#define KEEP_LOG_RESERVE (1u << 20)
+
+static inline struct keep_entry *keep_entry_at(uint64_t position)
+{
+    return (struct keep_entry *)(keep_log + (position & (keep_orders->log_bytes - 1)));
+}
+
+static inline uint64_t keep_size_of(const struct keep_entry *entry)
+{
+    uint64_t bytes = entry->bytes;
+    uint64_t most = keep_orders->log_bytes / 4;
+    return sizeof *entry + (((bytes < most ? bytes : most) + 7) & ~7ull);
+}
+
+/* A mutex of the program's own memory that this thread has locked, and libc's functions for it. */
+struct keep_mutex {
+    pthread_mutex_t *mutex;
+    int (*lock)(pthread_mutex_t *);
+    int (*unlock)(pthread_mutex_t *);
+};
+/* Whether locks of this thread have an order in the log: see turns.c. */
+extern int keep_has_turns(void) HIDDEN;
+/* Logs that the mutex is locked, or, in a replay, lets those have it first who had it before. */
+extern void keep_take_turn(const struct keep_mutex *of) HIDDEN;
+
+/* What other threads than the serving one have done: see once.c. */
+extern volatile struct keep_calls_done *keep_done HIDDEN;
+/* close, fsync or fdatasync of such a thread. Answers errors as negative numbers. */
+extern long keep_call_once(long nr, int fd) HIDDEN;
+extern void keep_note_opened(int fd, int is_by_server) HIDDEN;
 
 extern int keep_keeper_lives(void) HIDDEN;
 extern void keep_ring(void) HIDDEN;

@@ -16,7 +16,7 @@
 
 enum {
     KEEP_MAGIC = 0x5045454b, /* "KEEP" */
-    KEEP_VERSION = 1,
+    KEEP_VERSION = 2,
 };
 
 /* The logged calls' result that stands for "this call was interrupted by the keeper: ask again".
@@ -179,6 +179,7 @@ struct keep_news {
     uint32_t between;    /* 1: a request has ended and the next has not begun: a crash needs no replay */
     uint32_t failed_waits; /* grows when waits for input have failed many times in a row: the program is ruined */
     int32_t failed_errno;  /* how, negative */
+    uint64_t others_read;  /* inputs from sockets that other threads have read: these are in no log */
 };
 
 /* Page 2. Written by the program, and by the keeper while the program is stopped. */
@@ -228,6 +229,24 @@ struct keep_signals {
         uint64_t signal;
         unsigned char info[128]; /* siginfo */
     } waiting[KEEP_SIGNALS];
+};
+
+/* Entries of mutexes that the serving thread has locked: `fd` is the mutex' number, `ret` how often
+ * other threads had. See turns.c. */
+#define KEEP_TURN 2002u
+
+/* Calls of other threads that are not made twice: see once.c. In page 2, from KEEP_DONE_AT on; the
+ * keeper does not read it. */
+#define KEEP_DONE 127
+#define KEEP_DONE_AT 1024
+struct keep_calls_done {
+    uint32_t next, reserved;
+    struct keep_done {
+        uint32_t tid, nth; /* the nth of that thread */
+        uint32_t nr;
+        int32_t fd;
+        int64_t ret;
+    } calls[KEEP_DONE];
 };
 
 #define KEEP_DEAD 0xffffffffu

@@ -14,9 +14,11 @@
 const volatile struct keep_orders *keep_orders;
 volatile struct keep_news *keep_news;
 volatile struct keep_both *keep_both;
+volatile struct keep_calls_done *keep_done;
 unsigned char *keep_log, *keep_stack;
 int keep_own_pid;
 __thread int keep_serves __attribute__((tls_model("initial-exec")));
+__thread int keep_forks __attribute__((tls_model("initial-exec")));
 
 /* Other libraries' constructors may call these before ours has run. */
 static int find_clock_gettime(clockid_t clock, struct timespec *time)
@@ -71,6 +73,7 @@ static int map_shared(int fd)
     madvise(base, front + 2 * log, MADV_DONTFORK);
     keep_news = (void *)(base + KEEP_PAGE);
     keep_both = (void *)(base + 2 * KEEP_PAGE);
+    keep_done = (void *)(base + 2 * KEEP_PAGE + KEEP_DONE_AT);
     keep_signals = (void *)(base + KEEP_PAGE + KEEP_SIGNALS_AT);
     keep_stack = base + 3 * KEEP_PAGE;
     keep_log = log ? base + front : NULL;
@@ -93,6 +96,7 @@ static void begin(void)
     keep_serves = 1;
     keep_own_pid = (int)keep_plain(SYS_getpid, 0, 0, 0, 0, 0, 0);
     keep_signals->taken = keep_signals->come;
+    memset((void *)keep_done, 0, sizeof *keep_done);
     __atomic_store_n(&keep_news->ready, 1, __ATOMIC_SEQ_CST);
     keep_ring();
 }
@@ -105,6 +109,7 @@ static __thread uint32_t spare, spare_of __attribute__((tls_model("initial-exec"
 static void before_fork(void)
 {
     spare = 0;
+    keep_forks = 1;
     if (!keep_orders || !keep_keeper_lives())
         return;
     if (!keep_orders->family) {
@@ -126,6 +131,7 @@ static void before_fork(void)
 
 static void after_fork(void)
 {
+    keep_forks = 0;
     if (keep_orders && spare)
         keep_ring();
 }
@@ -135,8 +141,10 @@ static void in_child(void)
     char name[48];
     int fd = -1, is_ours = 0;
     const unsigned char *stacks = keep_stack;
-    if (!keep_orders)
+    if (!keep_orders) {
+        keep_forks = 0;
         return;
+    }
     /* From here on calls pass unlogged: the memory of the parent is not there. */
     keep_serves = keep_under_way = 0;
     if (spare) {
@@ -147,6 +155,7 @@ static void in_child(void)
         is_ours = map_shared(fd);
         syscall(SYS_close, fd);
     }
+    keep_forks = 0;
     if (!is_ours) {
         keep_forget();
         return;

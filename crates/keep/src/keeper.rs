@@ -608,15 +608,21 @@ impl Keeper {
 
     /// What a step loses, in words.
     fn lost(&self, step: Step) -> String {
-        match step {
+        let inputs = self.kept.others_read_since(step, &self.shared);
+        let lost = match step {
             Step::Drop(_, input) => match self.shared.input_at(input) {
                 Some((fd, bytes)) => {
                     format!("the input of {bytes} bytes on descriptor {fd} is lost, its connection ends")
                 }
                 None => "the last input is lost".into(),
             },
+            _ if inputs > 0 => "its log is replayed".into(),
             _ if self.shared.has_log() => "nothing is lost".into(),
             _ => "what it did since is done again, its output may be repeated".into(),
+        };
+        match inputs {
+            0 => lost,
+            _ => lost + &format!("; {inputs} inputs that its other threads have read since are lost"),
         }
     }
 

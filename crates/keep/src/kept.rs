@@ -101,12 +101,21 @@ impl Kept {
         self.history.newest().map_or(0, |c| c.state.log.head)
     }
 
+    /// Inputs that other threads than the serving one have read since the checkpoint that a step
+    /// goes back to.
+    pub fn others_read_since(&self, step: Step, shared: &Shared) -> u64 {
+        let checkpoint = self.checkpoint_of(step);
+        checkpoint.map_or(0, |c| shared.others_read().saturating_sub(c.state.others_read))
+    }
+
+    fn checkpoint_of(&self, step: Step) -> Option<&Checkpoint<State>> {
+        let (Step::Replay(index) | Step::Environment(index) | Step::Drop(index, _)) = step else { return None };
+        self.history.newest_first().nth(index)
+    }
+
     /// How old the checkpoint is that a step goes back to.
     pub fn age(&self, step: Step) -> Duration {
-        let (Step::Replay(index) | Step::Environment(index) | Step::Drop(index, _)) = step else {
-            return Duration::ZERO;
-        };
-        self.history.newest_first().nth(index).map_or(Duration::ZERO, |c| c.taken.elapsed())
+        self.checkpoint_of(step).map_or(Duration::ZERO, |c| c.taken.elapsed())
     }
 
     pub fn checkpoints(&self) -> usize {
@@ -184,6 +193,7 @@ impl Kept {
             let mut state = capture::state(stopped, memory.mappings, logged, kernel)?;
             if shared.has_log() {
                 state.log = shared.log_state()?;
+                state.others_read = shared.others_read();
                 is_new_log = !shared.is_logging();
                 shared.record();
             }

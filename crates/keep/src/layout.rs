@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 /// "KEEP".
 pub(crate) const MAGIC: u32 = 0x5045_454b;
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 /// What an interrupted logged call answers in the program: ask the log again. No error of the
 /// kernel.
 pub(crate) const AGAIN: i64 = -1000;
@@ -202,6 +202,8 @@ pub(crate) struct News {
     pub failed_waits: AtomicU32,
     /// How, negative.
     pub failed_errno: AtomicI32,
+    /// Inputs from sockets that other threads than the serving one have read.
+    pub others_read: AtomicU64,
 }
 
 /// Page 2. Written by the program, and by the keeper while the program is stopped.
@@ -242,7 +244,7 @@ pub(crate) struct Crash {
     pub regs: [AtomicU64; 17],
 }
 
-const _: () = assert!(size_of::<Orders>() == 152 && size_of::<News>() == 312 && size_of::<Both>() == 240);
+const _: () = assert!(size_of::<Orders>() == 152 && size_of::<News>() == 320 && size_of::<Both>() == 240);
 
 #[cfg(test)]
 mod tests {
@@ -273,6 +275,7 @@ mod tests {
             ("orders", "ends", offset_of!(Orders, ends)),
             ("news", "between", offset_of!(News, between)),
             ("news", "failed_waits", offset_of!(News, failed_waits)),
+            ("news", "others_read", offset_of!(News, others_read)),
             ("news", "wishes", offset_of!(News, wishes)),
             ("news", "stacks", offset_of!(News, stacks)),
             ("news", "images", offset_of!(News, images)),

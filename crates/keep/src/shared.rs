@@ -338,6 +338,11 @@ impl Shared {
         (news.failed_waits.load(SeqCst), news.failed_errno.load(SeqCst).wrapping_neg())
     }
 
+    /// Inputs from sockets that other threads than the serving one have read.
+    pub fn others_read(&self) -> u64 {
+        self.news().others_read.load(SeqCst)
+    }
+
     /// Where the log ends.
     pub fn log_head(&self) -> u64 {
         self.both().head.load(SeqCst)

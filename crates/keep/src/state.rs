@@ -41,4 +41,6 @@ pub(crate) struct State {
     /// Stacks for signals that the program's side has seen being set.
     pub stacks: Option<u32>,
     pub log: LogState,
+    /// With a log: inputs that other threads had read.
+    pub others_read: u64,
 }

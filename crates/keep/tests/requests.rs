@@ -43,6 +43,10 @@ fn a_poison_request_is_dropped_and_others_are_answered() {
         }
         assert_eq!(ask(&socket, "poison"), "", "its connection ends");
     }
+    // Its waits for a request fail from then on, which is no crash.
+    assert_eq!(ask(&socket, "ruin"), "got ruin\n");
+    assert_eq!(ask(&socket, "after it"), "got after it\n", "it is put back to where it can accept");
+    assert!(count(&file, "hang") >= 1);
     assert_eq!(ask(&socket, "stop"), "");
     assert_eq!(until("it exits", || keeper.try_wait().expect("a child")).code(), Some(7));
     let all = events(&file);

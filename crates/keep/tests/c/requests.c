@@ -1,5 +1,6 @@
 /* requests SOCKET: answers one line on each connection with it, one connection after the other;
- * "poison" crashes, "loop" hangs, "stop" ends with status 7. */
+ * "poison" crashes, "loop" hangs, "ruin" has it accept on no descriptor from then on, "stop" ends
+ * with status 7. */
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -12,7 +13,8 @@ static volatile int *volatile nowhere = (volatile int *)8;
 int main(int argc, char **argv)
 {
     struct sockaddr_un name = {.sun_family = AF_UNIX};
-    int listener = socket(AF_UNIX, SOCK_STREAM, 0);
+    static int listener;
+    listener = socket(AF_UNIX, SOCK_STREAM, 0);
     if (argc != 2)
         return 2;
     strncpy(name.sun_path, argv[1], sizeof name.sun_path - 1);
@@ -30,6 +32,8 @@ int main(int argc, char **argv)
                 *nowhere = 1;
             while (strcmp(line, "loop\n") == 0)
                 __asm__ volatile("pause");
+            if (strcmp(line, "ruin\n") == 0)
+                listener = -1;
             int length = snprintf(out, sizeof out, "got %s", line);
             if (write(fd, out, (size_t)length) != length)
                 return 4;

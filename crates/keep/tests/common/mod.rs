@@ -135,8 +135,7 @@ impl Redis {
 
     pub fn try_client(&self) -> Option<Client> {
         let stream = UnixStream::connect(self.scratch.join("socket")).ok()?;
-        stream.set_read_timeout(Some(PATIENCE)).ok()?;
-        Some(Client { stream })
+        Some(Client::of(stream))
     }
 
     pub fn client(&self) -> Client {
@@ -170,6 +169,12 @@ pub struct Client {
 }
 
 impl Client {
+    /// One on this stream.
+    pub fn of(stream: UnixStream) -> Client {
+        stream.set_read_timeout(Some(PATIENCE)).expect("set");
+        Client { stream }
+    }
+
     /// Sends a command; returns the first line of the answer, with the bytes of a bulk answer after
     /// it.
     pub fn call(&mut self, words: &[&str]) -> io::Result<String> {
