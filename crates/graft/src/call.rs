@@ -11,15 +11,15 @@
 //! `SIGSYS`, which the kernel may force: forcing a blocked signal would reset the program's
 //! handler.
 
-use crate::denial::{explain, field};
+use crate::denial::explain;
 use crate::restart::Restart;
 use crate::seize::{self, onward, pause};
 use crate::stopped::Away;
 use crate::stub::{self, Makes, Undo};
 use crate::thread::CODE_64;
 use crate::{Error, Stopped};
-use orbit_linux::procfs;
 use orbit_linux::ptrace::{self, state, state::Stop};
+use orbit_linux::status::Status;
 use std::time::{Duration, Instant};
 
 /// How long an injected call may take. Then it is interrupted.
@@ -193,8 +193,8 @@ impl Stopped<'_> {
         if state::dispatches_calls(tid) {
             return unsuitable("its system calls are dispatched to itself (PR_SET_SYSCALL_USER_DISPATCH)".into());
         }
-        let status = procfs::text(format!("/proc/{}/task/{tid}/status", self.pid)).unwrap_or_default();
-        if field(&status, "Seccomp").is_some_and(|mode| mode != "0") {
+        let status = Status::of_thread(self.pid, tid).unwrap_or_default();
+        if status.field("Seccomp").is_some_and(|mode| mode != "0") {
             let options = ptrace::CALLS_MARKED | ptrace::CLONES | state::SUSPEND_SECCOMP;
             state::set_options(tid, options).map_err(|e| Error::Filtered {
                 tid,

@@ -3,6 +3,7 @@
 
 use crate::Error;
 use orbit_linux::procfs;
+use orbit_linux::status::Status;
 use std::io;
 use std::os::unix::fs::MetadataExt;
 
@@ -72,17 +73,16 @@ pub(crate) fn explain(pid: i32, tid: i32, what: &'static str, source: io::Error)
     if !matches!(source.raw_os_error(), Some(libc::EPERM | libc::EACCES)) {
         return Error::of(tid, what, source);
     }
-    let Ok(theirs) = procfs::text(format!("/proc/{pid}/task/{tid}/status")) else { return Error::Gone { id: tid } };
-    if field(&theirs, "State").is_some_and(|s| s.starts_with(['Z', 'X'])) {
+    let Ok(theirs) = Status::of_thread(pid, tid) else { return Error::Gone { id: tid } };
+    if theirs.has_ended() {
         return Error::Gone { id: tid };
     }
-    if let Some(tracer) = field(&theirs, "TracerPid").and_then(|t| t.parse::<i32>().ok()).filter(|t| *t != 0) {
+    if let Some(tracer) = theirs.tracer().filter(|tracer| *tracer != 0) {
         // The kernel names the tracing thread.
-        let status = procfs::text(format!("/proc/{tracer}/status")).unwrap_or_default();
-        let by = field(&status, "Tgid").and_then(|t| t.parse().ok()).unwrap_or(tracer);
+        let by = Status::of(tracer).ok().and_then(|status| status.process()).unwrap_or(tracer);
         return Error::Traced { tid, by };
     }
-    let ours = procfs::own_text("status").unwrap_or_default();
+    let ours = Status::own().unwrap_or_default();
     // `/proc/PID` belongs to root, not to the process' user, if it is not dumpable; its `mem` does
     // so even where the directory does not.
     let owner = std::fs::metadata(format!("/proc/{pid}/mem")).map(|m| m.uid()).ok();
@@ -92,14 +92,14 @@ pub(crate) fn explain(pid: i32, tid: i32, what: &'static str, source: io::Error)
 
 /// Judges by the `status` files of both, the owner of the process' files in `/proc`, and Yama's
 /// setting (0 where there is no Yama).
-fn judge(theirs: &str, ours: &str, owner: Option<u32>, scope: u32) -> Denial {
-    let ids = |status: &str, name| {
-        let mut ids = field(status, name).unwrap_or("").split_whitespace().filter_map(|id| id.parse::<u32>().ok());
+fn judge(theirs: &Status, ours: &Status, owner: Option<u32>, scope: u32) -> Denial {
+    let users = |status: &Status| {
+        let mut ids = status.field("Uid")?.split_whitespace().filter_map(|id| id.parse::<u32>().ok());
         Some([ids.next()?, ids.next()?, ids.next()?])
     };
-    let caps = |status: &str| field(status, "CapPrm").and_then(|c| u64::from_str_radix(c, 16).ok()).unwrap_or(0);
-    let caller = ids(ours, "Uid").map_or(0, |ids| ids[0]);
-    let others = ids(theirs, "Uid").filter(|ids| ids.iter().any(|id| *id != caller));
+    let caps = |status: &Status| status.field("CapPrm").and_then(|c| u64::from_str_radix(c, 16).ok()).unwrap_or(0);
+    let caller = users(ours).map_or(0, |ids| ids[0]);
+    let others = users(theirs).filter(|ids| ids.iter().any(|id| *id != caller));
     let missing = caps(theirs) & !caps(ours);
     match others {
         Some(theirs) => Denial::OtherUser { theirs, ours: caller },
@@ -110,29 +110,24 @@ fn judge(theirs: &str, ours: &str, owner: Option<u32>, scope: u32) -> Denial {
     }
 }
 
-/// The value of a line of a `status` file.
-pub(crate) fn field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
-    status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn status(uid: u32, caps: u64) -> String {
-        format!("Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nCapPrm:\t{caps:016x}\n")
+    fn status(uid: u32, caps: u64) -> Status {
+        Status::parse(format!("Name:\tx\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\nCapPrm:\t{caps:016x}\n"))
     }
 
     #[test]
     fn each_reason_is_found() {
         let user = status(1000, 0);
-        let denied = |theirs: &str, owner, scope| judge(theirs, &user, owner, scope);
+        let denied = |theirs: &Status, owner, scope| judge(theirs, &user, owner, scope);
         assert_eq!(denied(&status(0, 0), Some(0), 0), Denial::OtherUser { theirs: [0; 3], ours: 1000 });
         assert_eq!(denied(&user, Some(0), 1), Denial::NotDumpable);
         assert_eq!(denied(&status(1000, 0x400), Some(1000), 1), Denial::MoreCapable { missing: 0x400 });
         assert_eq!(denied(&user, Some(1000), 1), Denial::Yama { scope: 1 });
         assert_eq!(denied(&user, Some(1000), 0), Denial::Other);
-        let setuid = "Uid:\t1000\t0\t0\t0\n";
-        assert_eq!(denied(setuid, Some(0), 0), Denial::OtherUser { theirs: [1000, 0, 0], ours: 1000 });
+        let setuid = Status::parse("Uid:\t1000\t0\t0\t0\n");
+        assert_eq!(denied(&setuid, Some(0), 0), Denial::OtherUser { theirs: [1000, 0, 0], ours: 1000 });
     }
 }

@@ -11,7 +11,7 @@
 
 use crate::Process;
 use libc::user_regs_struct;
-use orbit_linux::procfs;
+use orbit_linux::sched;
 use std::time::{Duration, Instant};
 
 /// A wait in a call with a time limit.
@@ -71,8 +71,7 @@ impl Wait {
 
 /// How often a thread has run; 0 where the kernel does not say.
 pub(crate) fn runs(pid: i32, tid: i32) -> u64 {
-    let schedstat = procfs::text(format!("/proc/{pid}/task/{tid}/schedstat")).unwrap_or_default();
-    schedstat.split_whitespace().nth(2).and_then(|runs| runs.parse().ok()).unwrap_or(0)
+    sched::schedstat(pid, tid).map_or(0, |kept| kept.slices)
 }
 
 #[cfg(test)]

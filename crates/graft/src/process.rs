@@ -1,11 +1,13 @@
 //! A process that was found: what can be read and written without stopping it, and the way to stop
 //! it.
 
-use crate::denial::{explain, field};
+use crate::denial::explain;
 use crate::limits::Wait;
 use crate::{Error, Stopped, seize};
 use orbit_linux::maps::{self, Entry};
-use orbit_linux::{pidfd, procfs, remote};
+use orbit_linux::stat::Stat;
+use orbit_linux::status::Status;
+use orbit_linux::{pidfd, remote};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io::{self, Read};
@@ -34,12 +36,11 @@ impl Process {
         if pid == std::process::id() as i32 {
             return unsuitable("a process cannot trace itself: start a helper process".into());
         }
-        let status =
-            procfs::text(format!("/proc/{pid}/status")).map_err(|e| Error::of(pid, "reading the status of", e))?;
-        if let Some(leader) = field(&status, "Tgid").and_then(|t| t.parse::<i32>().ok()).filter(|tgid| *tgid != pid) {
+        let status = Status::of(pid).map_err(|e| Error::of(pid, "reading the status of", e))?;
+        if let Some(leader) = status.process().filter(|leader| *leader != pid) {
             return unsuitable(format!("it is a thread of process {leader}: name that"));
         }
-        if field(&status, "Kthread") == Some("1") {
+        if status.field("Kthread") == Some("1") {
             return unsuitable("it is a thread of the kernel".into());
         }
         if is_32_bit(pid) {
@@ -130,10 +131,7 @@ impl Process {
     }
 
     fn living_thread(&self) -> Option<i32> {
-        let ended = |tid: i32| {
-            procfs::text(format!("/proc/{}/task/{tid}/stat", self.pid))
-                .is_ok_and(|s| s.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X'])))
-        };
+        let ended = |tid: i32| Stat::of_thread(self.pid, tid).is_ok_and(|stat| matches!(stat.state, 'Z' | 'X'));
         match ended(self.pid) {
             false => Some(self.pid),
             true => seize::tasks(self.pid).into_iter().find(|tid| !ended(*tid)),

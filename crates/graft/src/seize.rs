@@ -5,10 +5,11 @@
 //! of a seized thread are seized by the kernel.
 
 use crate::Error;
-use crate::denial::{explain, field};
+use crate::denial::explain;
 use crate::process::Process;
 use crate::thread::{CODE_64, Held};
 use orbit_linux::ptrace::{self, state, state::Stop};
+use orbit_linux::status::Status;
 use orbit_linux::{process, procfs};
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
@@ -30,8 +31,7 @@ pub(crate) fn tasks(pid: i32) -> Vec<i32> {
 
 /// How many threads a process has, those that have ended and were not waited for included.
 fn thread_count(pid: i32) -> usize {
-    let status = procfs::text(format!("/proc/{pid}/status")).unwrap_or_default();
-    field(&status, "Threads").and_then(|count| count.parse().ok()).unwrap_or(0)
+    Status::of(pid).ok().and_then(|status| status.threads()).unwrap_or(0)
 }
 
 /// Stops all threads. To be called in a thread that ends soon after a failure: that releases what
@@ -146,8 +146,7 @@ impl Seized {
 /// Whether the calling thread traces that thread.
 fn is_ours(pid: i32, tid: i32) -> bool {
     let me = process::own_thread_id();
-    let status = procfs::text(format!("/proc/{pid}/task/{tid}/status")).unwrap_or_default();
-    field(&status, "TracerPid").and_then(|t| t.parse().ok()) == Some(me)
+    Status::of_thread(pid, tid).ok().and_then(|status| status.tracer()) == Some(me)
 }
 
 /// Lets a stopped thread continue, with a signal unless that is 0, to its next stop at the latest
@@ -198,8 +197,7 @@ pub(crate) fn pause(waited: Duration) {
 /// stopping.
 fn activity(pid: i32, tid: i32) -> (char, String) {
     let of = |file: &str| procfs::text(format!("/proc/{pid}/task/{tid}/{file}")).unwrap_or_default();
-    let status = of("status");
-    let letter = field(&status, "State").and_then(|s| s.chars().next()).unwrap_or('X');
+    let letter = Status::of_thread(pid, tid).ok().and_then(|status| status.state()).unwrap_or('X');
     let call = of("syscall").split_whitespace().next().and_then(|n| n.parse::<i64>().ok());
     let why = match (letter, call) {
         ('D', Some(libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3)) => {

@@ -9,7 +9,7 @@ use crate::control::Registers;
 use crate::rules::Asked;
 use crate::session::{ASK_LIMIT, Options};
 use crate::shared::{MAX_RULES, Memory, QUESTIONS, RawQuestion, SLOT_USED};
-use orbit_linux::{futex, poll, signals};
+use orbit_linux::{futex, poll, sched, signals};
 use serde::Serialize;
 use std::collections::HashMap;
 use std::fmt;
@@ -347,8 +347,7 @@ fn registers(raw: &RawQuestion) -> Registers {
 
 /// CPU time of a thread. `None`: there is no such thread.
 fn cpu_ns(pid: u32, tid: u32) -> Option<u64> {
-    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/schedstat")).ok()?;
-    text.split(' ').next()?.parse().ok()
+    Some(sched::schedstat(pid as i32, tid as i32).ok()?.run_ns)
 }
 
 /// Whether the thread runs the executive that has this device and inode. Guests could name any

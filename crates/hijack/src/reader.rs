@@ -6,6 +6,7 @@
 use crate::calls;
 use crate::shared::{Memory, RING_BYTES, SLOT_DONE, SLOT_FREE, SLOT_USED, Slot};
 use orbit_linux::futex;
+use orbit_linux::stat::Stat;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -173,12 +174,8 @@ impl Reader {
 
 /// Whether no such thread exists, or only its entry in the table of processes.
 fn has_ended(tid: u32) -> bool {
-    match std::fs::read(format!("/proc/{tid}/stat")) {
-        Ok(text) => {
-            // The name, in parentheses, may hold anything.
-            let after = text.iter().rposition(|&byte| byte == b')').map_or(0, |at| at + 2);
-            matches!(text.get(after), Some(b'Z' | b'X'))
-        }
+    match Stat::of(tid as i32) {
+        Ok(stat) => matches!(stat.state, 'Z' | 'X'),
         Err(error) => error.kind() == std::io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH),
     }
 }

@@ -1,6 +1,6 @@
 //! Which processes may have by `fork` what one of them made.
 
-use crate::procfs;
+use orbit_linux::stat::Stat;
 use std::collections::BTreeMap;
 
 /// A process as far as its family goes.
@@ -34,10 +34,8 @@ impl Family {
 }
 
 fn kin(pid: i32) -> Option<Kin> {
-    let stat = procfs::text(&format!("/proc/{pid}/stat"), 1024).ok()?;
-    // Behind the name: state, parent, group, session.
-    let mut f = stat.rsplit_once(") ")?.1.split(' ').skip(1);
-    Some(Kin { parent: f.next()?.parse().ok()?, session: f.nth(1)?.parse().ok()? })
+    let stat = Stat::of(pid).ok()?;
+    Some(Kin { parent: stat.parent, session: stat.session })
 }
 
 #[cfg(test)]

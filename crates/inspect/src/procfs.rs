@@ -1,5 +1,8 @@
 //! Small files of `/proc`: read into a bounded buffer and parsed here.
 
+use orbit_linux::procfs::ids;
+use orbit_linux::stat::Stat;
+use orbit_linux::status::Status;
 use std::fs::File;
 use std::io;
 use std::os::unix::fs::FileExt;
@@ -21,50 +24,31 @@ pub(crate) fn text(path: &str, limit: u64) -> io::Result<String> {
     Ok(String::from_utf8_lossy(&v).into_owned())
 }
 
-/// The value behind `Name:` in a file such as `status`.
-pub(crate) fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
-    text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
-}
-
-/// Ids that are names in a directory such as `/proc` or `/proc/PID/task`, sorted.
-pub(crate) fn ids(path: &str) -> io::Result<Vec<i32>> {
-    let mut v: Vec<i32> = std::fs::read_dir(path)?.filter_map(|e| e.ok()?.file_name().to_str()?.parse().ok()).collect();
-    v.sort_unstable();
-    Ok(v)
-}
-
 /// The thread of a process by whose id its memory and files are found: the first one, or another if
 /// that has ended (`pthread_exit` in `main`), for then `/proc/PID/maps`, `fd`, `exe` and the like
 /// tell nothing.
 pub(crate) fn living(pid: i32) -> i32 {
-    // Behind the name, which may hold any byte.
-    let ended = |tid: i32| {
-        text(&format!("/proc/{pid}/task/{tid}/stat"), 1024)
-            .is_ok_and(|s| s.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with(['Z', 'X'])))
-    };
+    let ended = |tid: i32| Stat::of_thread(pid, tid).is_ok_and(|stat| matches!(stat.state, 'Z' | 'X'));
     if !ended(pid) {
         return pid;
     }
-    let all = ids(&format!("/proc/{pid}/task")).unwrap_or_default();
-    all.into_iter().find(|&t| !ended(t)).unwrap_or(pid)
+    ids(format!("/proc/{pid}/task")).into_iter().find(|&t| !ended(t)).unwrap_or(pid)
 }
 
 /// The process a thread (of this pid namespace) belongs to.
 pub(crate) fn process_of(tid: i32) -> Option<i32> {
-    field(&text(&format!("/proc/{tid}/status"), 8192).ok()?, "Tgid")?.parse().ok()
+    Status::of(tid).ok()?.process()
 }
 
-/// The same for a thread that has not ended: one that has is there until somebody waits for its
-/// process, and does nothing more.
+/// The same for a thread that has not ended: one that has is there until its process is waited for,
+/// and does nothing more.
 pub(crate) fn process_of_living(tid: i32) -> Option<i32> {
-    let status = text(&format!("/proc/{tid}/status"), 8192).ok()?;
-    let lives = !field(&status, "State")?.starts_with(['Z', 'X']);
-    lives.then(|| field(&status, "Tgid")?.parse().ok()).flatten()
+    let status = Status::of(tid).ok()?;
+    if status.has_ended() { None } else { status.process() }
 }
 
-/// The process that traces a thread, from the thread's `status`; 0 if none in sight. The kernel
-/// names the tracing thread.
-pub(crate) fn tracer(status: &str) -> i32 {
-    let by = field(status, "TracerPid").and_then(|p| p.parse().ok()).unwrap_or(0);
+/// The process that traces a thread; 0 if none in sight. The kernel names the tracing thread.
+pub(crate) fn tracer(status: &Status) -> i32 {
+    let by = status.tracer().unwrap_or(0);
     if by == 0 { 0 } else { process_of(by).unwrap_or(by) }
 }

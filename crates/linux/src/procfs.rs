@@ -45,13 +45,20 @@ pub fn own_text(file: &str) -> io::Result<String> {
     own(file, |path| text(path))
 }
 
-/// Numbers that are names in a directory such as `/proc` or `/proc/PID/task`, sorted; none if it
-/// cannot be read.
-pub fn ids(path: impl AsRef<Path>) -> Vec<i32> {
-    let names = fs::read_dir(path).into_iter().flatten().flatten();
+/// Numbers that are names in a directory such as `/proc` or `/proc/PID/task`, sorted.
+///
+/// # Errors
+/// `ENOENT` where there is no such directory, as of a process that is gone; `EACCES`.
+pub fn ids_in(path: impl AsRef<Path>) -> io::Result<Vec<i32>> {
+    let names = fs::read_dir(path)?.flatten();
     let mut ids: Vec<i32> = names.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
     ids.sort_unstable();
-    ids
+    Ok(ids)
+}
+
+/// The same; none where that fails.
+pub fn ids(path: impl AsRef<Path>) -> Vec<i32> {
+    ids_in(path).unwrap_or_default()
 }
 
 /// The descriptors of a process with what each leads to (`pipe:[17]`), sorted.

@@ -2,8 +2,8 @@
 //! the region has. The C face of the same is `orbit_call` of `orbit_program.h`.
 
 use crate::error::{Error, Kind, Result};
+use orbit_linux::maps;
 use orbit_sandbox_lib::{abi, direct};
-use std::fs;
 
 /// A native service that this process, a member, can call. Any thread may, as long as the process
 /// is a member.
@@ -31,9 +31,8 @@ impl Callee {
                 format!("{id:?} is no native service: its number is like n2.1, see orbit service ls"),
             )
         })?;
-        let maps = fs::read_to_string("/proc/self/maps").map_err(|error| Error::system("/proc/self/maps", &error))?;
-        let start = format!("{:x}-", abi::PUBLIC);
-        if !maps.lines().any(|line| line.starts_with(&start) && line.contains("orbit-sandbox-public")) {
+        let mappings = maps::of(std::process::id() as i32).map_err(|error| Error::system("/proc/self/maps", &error))?;
+        if !crate::region::is_in(&mappings) {
             let text = "this process is no member: join it, or start it by orbit service exec";
             return Err(Error::new(Kind::Invalid, text));
         }

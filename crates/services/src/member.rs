@@ -6,6 +6,8 @@
 
 use crate::error::{Error, Kind, Result};
 use orbit_linux::map::Mapping;
+use orbit_linux::maps;
+use orbit_linux::status::Status;
 use orbit_sandbox_lib::{abi, entry, gate};
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -203,9 +205,8 @@ pub(crate) fn leave_dead(
     process: i32,
     read: impl FnOnce(usize, &mut [u8]) -> std::io::Result<()>,
 ) -> Result<()> {
-    let maps = fs::read_to_string(format!("/proc/{process}/maps")).unwrap_or_default();
-    let start = format!("{:x}-", abi::PUBLIC);
-    if !maps.lines().any(|line| line.starts_with(&start) && line.contains("orbit-sandbox-public")) {
+    let mappings = maps::of(process).unwrap_or_default();
+    if !crate::region::is_in(&mappings) {
         return Ok(());
     }
     let mut directory = Box::<abi::Directory>::new_uninit();
@@ -221,8 +222,7 @@ pub(crate) fn leave_dead(
     if directory.magic != abi::MAGIC || crate::region::has_host(&directory) {
         return Ok(());
     }
-    let private = format!("{:x}-", abi::PRIVATE);
-    if !maps.lines().any(|line| line.starts_with(&private)) {
+    if !mappings.iter().any(|mapping| mapping.start == abi::PRIVATE as u64) {
         // The host was killed before it had mapped all parts.
         return unmap(steps);
     }
@@ -316,17 +316,13 @@ impl std::fmt::Display for Invitation {
 /// # Errors
 /// `NotFound` when the process is gone; `System`.
 pub fn has_joined(process: i32, upcall_signal: i32) -> Result<bool> {
-    let read = |file: &str| {
-        fs::read_to_string(format!("/proc/{process}/{file}")).map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => Error::new(Kind::NotFound, format!("process {process} is gone")),
-            _ => Error::system(format!("reading /proc/{process}/{file}"), &error),
-        })
+    let failed = |file: &str, error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::NotFound => Error::new(Kind::NotFound, format!("process {process} is gone")),
+        _ => Error::system(format!("reading /proc/{process}/{file}"), &error),
     };
-    let caught = read("status")?
-        .lines()
-        .find_map(|line| u64::from_str_radix(line.strip_prefix("SigCgt:")?.trim(), 16).ok())
-        .is_some_and(|caught| caught >> (upcall_signal - 1) & 1 == 1);
-    Ok(caught && read("maps")?.lines().any(|line| line.starts_with(&format!("{:x}-", abi::PUBLIC))))
+    let caught = Status::of(process).map_err(|error| failed("status", error))?.caught_signals().unwrap_or(0);
+    let mappings = maps::of(process).map_err(|error| failed("maps", error))?;
+    Ok(caught >> (upcall_signal - 1) & 1 == 1 && mappings.iter().any(|mapping| mapping.start == abi::PUBLIC as u64))
 }
 
 #[cfg(test)]

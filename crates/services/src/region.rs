@@ -6,8 +6,10 @@ use crate::elf::{self, Image};
 use crate::error::{Error, Kind, Result};
 use crate::objects;
 use orbit_linux::map::Mapping;
+use orbit_linux::maps::Entry;
 use orbit_linux::memfd;
-use orbit_sandbox_lib::abi::{self, Control, Directory, Library, Service};
+use orbit_linux::stat::Stat;
+use orbit_sandbox_lib::abi::{self, Control, Directory, Library, PUBLIC, Service};
 use orbit_sandbox_lib::sys;
 use std::collections::HashMap;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -220,13 +222,17 @@ fn tick_ns() -> u64 {
 /// When a process began, in ticks since the machine did: with its number it names the process for
 /// good. 0 when it is gone.
 pub(crate) fn began(process: i32) -> u64 {
-    let stat = std::fs::read_to_string(format!("/proc/{process}/stat")).unwrap_or_default();
-    let field = stat.rsplit(')').next().and_then(|rest| rest.split_whitespace().nth(19));
-    field.and_then(|field| field.parse().ok()).unwrap_or(0)
+    Stat::of(process).map_or(0, |stat| stat.started_ticks)
+}
+
+/// Whether a process with these mappings is a member, of whichever host.
+pub(crate) fn is_in(mappings: &[Entry]) -> bool {
+    let is_region = |mapping: &Entry| mapping.start == PUBLIC as u64 && mapping.name.contains("orbit-sandbox-public");
+    mappings.iter().any(is_region)
 }
 
 /// Whether the host that wrote a directory is there.
 pub(crate) fn has_host(directory: &Directory) -> bool {
-    let stat = std::fs::read_to_string(format!("/proc/{}/stat", directory.host)).unwrap_or_default();
-    !stat.contains(") Z ") && began(directory.host) == directory.host_began && directory.host_began != 0
+    let is_that = |stat: Stat| stat.state != 'Z' && stat.started_ticks == directory.host_began;
+    directory.host_began != 0 && Stat::of(directory.host).is_ok_and(is_that)
 }

@@ -6,7 +6,8 @@
 //! to be there now.
 
 use super::symbols::MAX_NAME;
-use crate::{procfs, waits};
+use crate::waits;
+use orbit_linux::status::Status;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::Read;
@@ -54,8 +55,7 @@ fn open(pid: i32) -> Option<File> {
     let path = format!("/proc/{pid}/root/tmp/perf-{own}.map"); // where JITs put it, by perf's convention
     let flags = libc::O_NONBLOCK | libc::O_NOFOLLOW | libc::O_CLOEXEC;
     let file = OpenOptions::new().read(true).custom_flags(flags).open(path).ok()?;
-    let status = procfs::text(&format!("/proc/{pid}/status"), 8192).ok()?;
-    let user: u32 = procfs::field(&status, "Uid")?.split_whitespace().nth(1)?.parse().ok()?;
+    let user = Status::of(pid).ok()?.effective_user()?;
     let metadata = file.metadata().ok()?;
     (metadata.is_file() && [0, user].contains(&metadata.uid())).then_some(file)
 }

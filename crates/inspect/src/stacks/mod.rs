@@ -35,6 +35,7 @@ pub(crate) use symbols::{object, readable};
 use crate::{Error, Mapping, Maps, Memory, Sure, procfs};
 use elf::Room;
 use module::Module;
+use orbit_linux::procfs::ids;
 use std::collections::HashMap;
 use std::time::Duration;
 use stop::{Copied, Does};
@@ -262,7 +263,7 @@ impl Unwinder {
         let maps = Maps::of(pid).unwrap_or_default();
         self.follow(&maps);
         let tids = match tids {
-            [] => procfs::ids(&format!("/proc/{pid}/task")).unwrap_or_default(),
+            [] => ids(format!("/proc/{pid}/task")),
             some => some.to_vec(),
         };
         let (gentle, states) = (self.gentle, self.states);

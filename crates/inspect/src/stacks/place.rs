@@ -13,6 +13,8 @@ use crate::waits::Seen;
 use crate::{Maps, procfs};
 use orbit_linux::clock::monotonic_ns;
 use orbit_linux::perf::Ticks;
+use orbit_linux::sched;
+use orbit_linux::stat::Stat;
 use std::time::{Duration, Instant};
 
 /// Wall time after which a thread that got too little CPU is given up.
@@ -164,15 +166,13 @@ fn look(tid: i32, cpu: Duration, clock: &mut Clock, mut inside: impl FnMut(Regs)
 
 /// CPU time of a thread, ns.
 fn run(tid: i32) -> Option<u64> {
-    procfs::text(&format!("/proc/{tid}/task/{tid}/schedstat"), 96).ok()?.split(' ').next()?.parse().ok()
+    Some(sched::schedstat(tid, tid).ok()?.run_ns)
 }
 
 /// CPU time of a thread in its own code and inside the kernel, in ticks.
 fn times(tid: i32) -> Option<(u64, u64)> {
-    let stat = procfs::text(&format!("/proc/{tid}/task/{tid}/stat"), 1024).ok()?;
-    // Behind the name: state, ten numbers, and these two.
-    let mut numbers = stat.rsplit_once(") ")?.1.split(' ').skip(11).map(|n| n.parse().ok());
-    Some((numbers.next()??, numbers.next()??))
+    let stat = Stat::of_thread(tid, tid).ok()?;
+    Some((stat.user_ticks, stat.system_ticks))
 }
 
 /// A clock of one thread's, where there is one available.

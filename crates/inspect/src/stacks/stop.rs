@@ -12,6 +12,7 @@ use super::unwind::Regs;
 use crate::waits::Seen;
 use crate::{Error, Maps, Memory, procfs};
 use orbit_linux::ptrace;
+use orbit_linux::status::Status;
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -62,12 +63,11 @@ fn failed(tid: i32, what: &'static str, e: io::Error) -> Error {
     if e.raw_os_error() != Some(libc::EPERM) {
         return Error::of(tid, what, e);
     }
-    let status = procfs::text(&format!("/proc/{tid}/status"), 8192).unwrap_or_default();
+    let status = Status::of(tid).unwrap_or_default();
     let by = procfs::tracer(&status);
-    let letter = procfs::field(&status, "State").unwrap_or("X");
     if by != 0 {
         Error::Traced { tid, by }
-    } else if letter.starts_with(['Z', 'X']) {
+    } else if status.has_ended() {
         Error::Gone { id: tid }
     } else {
         Error::of(tid, what, e)
@@ -172,8 +172,7 @@ pub(crate) fn hurry() {
 
 /// The scheduler's letter for a thread, `X` once there is none.
 fn state(tid: i32) -> char {
-    let status = procfs::text(&format!("/proc/{tid}/status"), 8192).unwrap_or_default();
-    procfs::field(&status, "State").and_then(|s| s.chars().next()).unwrap_or('X')
+    Status::of(tid).ok().and_then(|status| status.state()).unwrap_or('X')
 }
 
 /// Registers and stack of a thread that sleeps, without stopping it. Program counter and stack

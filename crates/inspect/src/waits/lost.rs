@@ -3,7 +3,8 @@
 
 use super::thread::{State, ThreadState};
 use super::{FutexKind, FutexWait, Key, Wait, Watched};
-use crate::{Error, Family, Maps, procfs};
+use crate::{Error, Family, Maps};
+use orbit_linux::procfs::ids;
 use std::time::Duration;
 
 impl Watched {
@@ -50,7 +51,7 @@ fn sharers(pid: i32, key: &Key) -> Option<Vec<Watched>> {
         return Some(Vec::new());
     };
     let (mut out, mut hidden) = (Vec::new(), Vec::new());
-    let all = procfs::ids("/proc").ok()?;
+    let all = ids("/proc");
     for &other in all.iter().filter(|&&other| other != pid) {
         match Maps::of(other) {
             Ok(maps) if maps.iter().any(|m| m.shared && (m.dev, m.ino) == (dev, ino)) => {

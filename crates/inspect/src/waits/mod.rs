@@ -30,6 +30,7 @@ pub(crate) use call::Seen;
 use files::Kept;
 pub(crate) use futex::GLIBC_TID;
 use futex::{Around, Held, Shape, WINDOW};
+use orbit_linux::procfs::ids_in;
 use owner::Elsewhere;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -179,8 +180,8 @@ impl Watched {
 
     /// Brings the list of threads up to date.
     fn refresh(&mut self) -> Result<(), Error> {
-        let ids = crate::procfs::ids(&format!("/proc/{}/task", self.pid))
-            .map_err(|e| Error::of(self.pid, "listing the threads", e))?;
+        let ids =
+            ids_in(format!("/proc/{}/task", self.pid)).map_err(|e| Error::of(self.pid, "listing the threads", e))?;
         if ids.is_empty() {
             return Err(Error::Gone { id: self.pid });
         }
@@ -237,7 +238,7 @@ impl Watched {
             State::Ended => return Wait::Ended,
             State::Stopped => return Wait::Stopped,
             State::Traced => {
-                let status = crate::procfs::text(&format!("/proc/{tid}/status"), 8192).unwrap_or_default();
+                let status = orbit_linux::status::Status::of(tid).unwrap_or_default();
                 return Wait::Traced { by: crate::procfs::tracer(&status) };
             }
             State::Sleeping | State::Uninterruptible | State::Other(_) => {}

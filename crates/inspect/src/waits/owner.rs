@@ -4,6 +4,8 @@ use super::call::Seen;
 use super::peers;
 use crate::procfs;
 use orbit_linux::process;
+use orbit_linux::procfs::ids;
+use orbit_linux::status::Status;
 use std::cell::OnceCell;
 use std::collections::BTreeMap;
 
@@ -51,8 +53,7 @@ pub(crate) fn foreign<'a>(pid: i32, tids: impl Iterator<Item = &'a i32>) -> Opti
 /// The id of a thread in the innermost pid namespace it lives in, which is the one it knows itself
 /// by; nothing if it is gone.
 pub fn inner_id(tid: i32) -> Option<i32> {
-    let status = procfs::text(&format!("/proc/{tid}/status"), 8192).ok()?;
-    procfs::field(&status, "NSpid")?.split_whitespace().last()?.parse().ok()
+    Status::of(tid).ok()?.innermost_id()
 }
 
 /// Threads of other processes by the ids that a process knows them by, each list read once in a
@@ -94,7 +95,7 @@ impl Elsewhere {
 /// ours of them.
 fn of_parent(pid: i32) -> Option<(i32, BTreeMap<i32, i32>)> {
     let parent = peers::parent(pid)?;
-    let tids = procfs::ids(&format!("/proc/{parent}/task")).ok()?;
+    let tids = ids(format!("/proc/{parent}/task"));
     let ours = inner_id(pid)? == pid;
     let id = |t: i32| if ours { Some(t) } else { inner_id(t) };
     Some((parent, tids.into_iter().filter_map(|t| Some((id(t)?, t))).collect()))
@@ -114,11 +115,10 @@ fn made_by_vfork(pid: i32, maker: i32) -> bool {
 fn in_namespace_of(pid: i32) -> BTreeMap<i32, i32> {
     let space = |p: i32| std::fs::read_link(format!("/proc/{p}/ns/pid")).ok();
     let Some(want) = space(pid) else { return BTreeMap::new() };
-    procfs::ids("/proc")
-        .unwrap_or_default()
+    ids("/proc")
         .into_iter()
         .filter(|&p| space(p).as_ref() == Some(&want))
-        .flat_map(|p| procfs::ids(&format!("/proc/{p}/task")).unwrap_or_default())
+        .flat_map(|p| ids(format!("/proc/{p}/task")))
         .filter_map(|t| Some((inner_id(t)?, t)))
         .collect()
 }

@@ -10,6 +10,8 @@ use super::call::{Call, name};
 use super::socket;
 use crate::{Memory, procfs};
 use orbit_linux::descriptors::cached;
+use orbit_linux::procfs::ids;
+use orbit_linux::status::Status;
 use std::collections::HashMap;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -73,7 +75,7 @@ fn nameless(link: &str) -> bool {
 /// All pipes and sockets of all processes; of each the processes are sorted.
 fn all_held() -> HashMap<String, Vec<(i32, u32)>> {
     let mut held: HashMap<String, Vec<(i32, u32)>> = HashMap::new();
-    for pid in procfs::ids("/proc").unwrap_or_default() {
+    for pid in ids("/proc") {
         for e in descriptors(pid) {
             let link = fs::read_link(e.path()).ok().and_then(|l| l.into_os_string().into_string().ok());
             let Some(link) = link.filter(|l| nameless(l)) else {
@@ -152,7 +154,7 @@ fn holders(link: &str, writable: Option<bool>) -> Vec<i32> {
                 && writable.is_none_or(|w| mode(&e) & need(w) != 0)
         })
     };
-    procfs::ids("/proc").unwrap_or_default().into_iter().filter(holds).collect()
+    ids("/proc").into_iter().filter(holds).collect()
 }
 
 /// How a descriptor is open: its link's own mode tells. 0 once it is closed.
@@ -284,14 +286,14 @@ fn lock_in(locks: &str, waiter: i32, ino: u64) -> Option<Lock> {
 
 /// The parent of a process.
 pub(super) fn parent(pid: i32) -> Option<i32> {
-    procfs::field(&procfs::text(&format!("/proc/{pid}/status"), 8192).ok()?, "PPid")?.parse().ok()
+    Status::of(pid).ok()?.parent()
 }
 
 /// The children a call waits for: the one it names, if that is there, else all.
 pub(super) fn children(pid: i32, call: &Call) -> Vec<i32> {
     let mut all: Vec<i32> = Vec::new();
     let mut told = false;
-    for t in procfs::ids(&format!("/proc/{pid}/task")).unwrap_or_default() {
+    for t in ids(format!("/proc/{pid}/task")) {
         if let Ok(text) = procfs::text(&format!("/proc/{pid}/task/{t}/children"), 1 << 20) {
             told = true;
             all.extend(text.split_whitespace().filter_map(|p| p.parse::<i32>().ok()));
@@ -299,7 +301,7 @@ pub(super) fn children(pid: i32, call: &Call) -> Vec<i32> {
     }
     if !told {
         // A kernel without these lists: ask every process for its parent.
-        all = procfs::ids("/proc").unwrap_or_default();
+        all = ids("/proc");
         all.retain(|&p| parent(p) == Some(pid));
     }
     all.sort_unstable();

@@ -138,9 +138,7 @@ fn memory_files(pid: i32, name: &str, len: usize) -> Option<impl Iterator<Item =
 
 /// The number by which a process knows itself: another one than ours if it lives in a container.
 fn innermost_pid(pid: i32) -> Option<u32> {
-    let status = procfs::text(format!("/proc/{pid}/status")).ok()?;
-    let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"))?;
-    numbers.split_whitespace().last()?.parse().ok()
+    u32::try_from(Status::of(pid).ok()?.innermost_id()?).ok()
 }
 
 fn read_page(file: &File, pid: i32, own_number: u32) -> Option<Program> {
