@@ -362,9 +362,10 @@ fn named(variable: &Node) -> Node {
 #[derive(Clone, Debug)]
 pub struct Source {
     /// The file, by its extension C++ (`cc`, `cpp`, `cxx`, `c++`, `C`), Rust (`rs`: the root of a
-    /// crate), LLVM's text of either (`ll`); otherwise C.
+    /// crate), LLVM's text of either (`ll`); `Cargo.toml` stands for a project and all crates that
+    /// it depends on; otherwise C.
     pub file: PathBuf,
-    /// What the compiler is given for it: `-I`, `-D`, `-std`.
+    /// What the compiler is given for it: `-I`, `-D`, `-std`; or cargo: `--bin`, `--features`.
     pub flags: Vec<String>,
 }
 
@@ -376,11 +377,16 @@ impl Source {
 
     /// Whether LLVM's text says what it has.
     pub(crate) fn is_compiled(&self) -> bool {
-        self.has_extension(&["cc", "cpp", "cxx", "c++", "C"]) || self.is_rust() || self.is_llvms()
+        self.has_extension(&["cc", "cpp", "cxx", "c++", "C"]) || self.is_rust() || self.is_llvms() || self.is_manifest()
     }
 
     pub(crate) fn is_rust(&self) -> bool {
         self.has_extension(&["rs"])
+    }
+
+    /// Of a cargo project.
+    pub(crate) fn is_manifest(&self) -> bool {
+        self.file.file_name().is_some_and(|name| name == "Cargo.toml")
     }
 
     pub(crate) fn is_llvms(&self) -> bool {

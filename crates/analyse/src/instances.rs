@@ -9,7 +9,8 @@
 use crate::Error;
 use crate::ast::Source;
 use crate::ir::{Call, Module};
-use crate::likely::{ALLOCATORS, Likely};
+use crate::keeps::{Keeps, Kept};
+use crate::likely::{ALLOCATORS, Found, Likely};
 use crate::names::{allocated, is_rusts, parts, readable, rust_type};
 use crate::report::Place;
 use std::collections::{BTreeMap, BTreeSet};
@@ -162,7 +163,7 @@ fn allocates<'a>(callees: BTreeSet<&'a str>, module: &'a Module) -> BTreeMap<&'a
 ///
 /// # Errors
 /// Where a compiler cannot compile a source.
-pub(crate) fn likely(entry: &str, sources: &[&Source]) -> Result<Option<BTreeSet<Likely>>, Error> {
+pub(crate) fn likely(entry: &str, sources: &[&Source]) -> Result<Option<Found>, Error> {
     let mut module = Module::default();
     for source in sources {
         module.add(source)?;
@@ -175,14 +176,15 @@ pub(crate) fn likely(entry: &str, sources: &[&Source]) -> Result<Option<BTreeSet
     if entries.is_empty() {
         return Ok(None);
     }
-    let task = reached(entries, &module, false);
+    let task = reached(entries.clone(), &module, false);
     let mut touched: BTreeSet<String> = task.iter().filter_map(|name| class_of(name, &module)).collect();
     touched.extend(task.iter().filter_map(|name| module.functions.get(*name)).flat_map(|f| f.fields.iter().cloned()));
     // What the task allocates itself stays with it.
     let others = || module.functions.iter().filter(|(name, f)| f.users && !task.contains(name.as_str()));
     let called = others().flat_map(|(_, f)| &f.calls).filter_map(|call| call.callee.as_deref().ok());
     let allocates = allocates(called.collect(), &module);
-    let mut found = BTreeSet::new();
+    let keeps = Keeps::new(&module, &entries, &task);
+    let (mut found, mut unclear) = (BTreeSet::new(), BTreeSet::new());
     for (name, function) in others() {
         for call in &function.calls {
             let Some((file, line)) = call.place.clone() else { continue };
@@ -194,13 +196,28 @@ pub(crate) fn likely(entry: &str, sources: &[&Source]) -> Result<Option<BTreeSet
             let Some(holds) = classes().filter(is_touched).min_by_key(|class| class.len()).cloned() else {
                 continue;
             };
+            // What `new` makes is known by its type alone.
+            let kept = if function.flow.is_none() || call.makes.as_ref() == Some(&holds) {
+                Kept::ByTask
+            } else {
+                keeps.of(name, call)
+            };
             let at = Place { function: readable(name), file: Some(file), line: Some(line) };
+            match kept {
+                Kept::ByTask => {}
+                Kept::Elsewhere => continue,
+                Kept::Unclear => {
+                    unclear.insert(at);
+                    continue;
+                }
+            }
             if !found.iter().any(|known: &Likely| known.at == at) {
                 found.insert(Likely { at, holds });
             }
         }
     }
-    Ok(Some(found))
+    unclear.retain(|at| !found.iter().any(|known: &Likely| known.at == *at));
+    Ok(Some(Found { likely: found.into_iter().collect(), unclear: unclear.len() }))
 }
 
 /// A class without its template's arguments, as structures have it; the library's only whole.

@@ -6,7 +6,9 @@
 
 use crate::Error;
 use crate::ast::Source;
-use crate::names::{is_rust_member, is_rusts, plain_type};
+use crate::cargo;
+use crate::flow::{self, Flow, Value};
+use crate::names::{CARGOS, is_rust_member, is_rusts, plain_type};
 use std::collections::{BTreeMap, BTreeSet};
 use std::process::Command;
 
@@ -21,6 +23,7 @@ pub(crate) struct Call {
     /// The mangled name of the function, compiled into its caller, that has the call, the
     /// outermost.
     pub(crate) within: Option<String>,
+    pub(crate) arguments: Vec<Value>,
 }
 
 /// A function with a body.
@@ -35,6 +38,12 @@ pub(crate) struct Function {
     pub(crate) calls: Vec<Call>,
     /// Structures whose fields it addresses; in Rust the types of its variables.
     pub(crate) fields: BTreeSet<String>,
+    /// The same in C++, each field by its number.
+    pub(crate) members: BTreeSet<(String, u32)>,
+    /// Names of global variables and functions in it.
+    pub(crate) globals: BTreeSet<String>,
+    /// Of a user's function in C++.
+    pub(crate) flow: Option<Flow>,
 }
 
 /// What sources say, all together.
@@ -53,6 +62,12 @@ impl Module {
     /// Where there is no such compiler, or it does not compile the source.
     pub(crate) fn add(&mut self, source: &Source) -> Result<(), Error> {
         let failed = |why: String| Error::Source { source: source.file.clone(), why };
+        if source.is_manifest() {
+            for text in cargo::texts(&source.file, &source.flags).map_err(failed)? {
+                self.read(&std::fs::read_to_string(&text).map_err(|error| failed(error.to_string()))?);
+            }
+            return Ok(());
+        }
         if source.is_llvms() {
             let text = std::fs::read_to_string(&source.file).map_err(|error| failed(error.to_string()))?;
             self.read(&text);
@@ -63,7 +78,7 @@ impl Module {
             return Err(failed("its names have no types: build it with -Csymbol-mangling-version=v0".to_owned()));
         }
         let (name, words): (_, &[&str]) = if source.is_rust() {
-            ("rustc", &["--emit=llvm-ir", "-g", "-Copt-level=0", "-Ccodegen-units=1", "-Csymbol-mangling-version=v0"])
+            ("rustc", &cargo::FLAGS)
         } else {
             ("clang", &["-S", "-emit-llvm", "-g", "-O0", "-w"])
         };
@@ -92,10 +107,12 @@ impl Module {
                 let member =
                     if is_rusts { is_rust_member(&name) } else { described.is_some_and(|id| debug.is_member(id)) };
                 let fields = match described {
-                    Some(id) if is_rusts && users => debug.types_of_variables(id),
+                    Some(id) if is_rusts && !debug.is_languages(id) => debug.types_of_variables(id),
                     _ => BTreeSet::new(),
                 };
-                self.functions.insert(name.clone(), Function { users, member, r#type, fields, ..Function::default() });
+                let flow = (users && !is_rusts).then(|| Flow::of(flow::arguments(rest, &name)));
+                let function = Function { users, member, r#type, fields, flow, ..Function::default() };
+                self.functions.insert(name.clone(), function);
                 inside = Some(name);
             } else if line == "}" {
                 inside = None;
@@ -119,29 +136,44 @@ fn instruction(line: &str, debug: &Debug, function: &mut Function, addressed: &m
     let code = line.split(", !dbg ").next().unwrap_or(line);
     if let Some((_, of)) = code.split_once("getelementptr ") {
         function.fields.extend(structure(of));
+        function.members.extend(flow::member(of));
     }
+    function.globals.extend(names(code));
     let call = ["call ", "invoke "].iter().find_map(|word| code.split_once(word)).map(|(_, rest)| rest);
     let Some((callee, r#type)) = call.and_then(called) else {
         addressed.extend(names(code));
+        function.flow.iter_mut().for_each(|flow| flow.add(code, None));
         return;
+    };
+    let arguments = match (&callee, &mut function.flow) {
+        (Ok(callee), Some(flow)) => {
+            let arguments = flow::arguments(code, callee);
+            flow.add(code, Some(&arguments));
+            arguments
+        }
+        _ => Vec::new(),
     };
     addressed.extend(names(code).filter(|name| callee.as_ref() != Ok(name)));
     let place = metadata(line, "!dbg !").and_then(|id| debug.place(id));
     let makes = metadata(line, "!heapallocsite !").and_then(|id| debug.r#type(id));
     let within = metadata(line, "!dbg !").and_then(|id| debug.within(id));
-    function.calls.push(Call { callee: callee.map_err(|()| r#type), place, makes, within });
+    function.calls.push(Call { callee: callee.map_err(|()| r#type), place, makes, within, arguments });
 }
 
-/// Parts of paths of Rust's libraries and of a crate's dependencies.
-const LIBRARIES: [&str; 4] = ["/rustc/", "/rust/deps/", "/rustlib/src/", "/.cargo/registry/"];
+/// Parts of paths of Rust's libraries.
+const RUSTS: [&str; 3] = ["/rustc/", "/rust/deps/", "/rustlib/src/"];
 
 /// Whether a file belongs to the compiler or a library.
 fn is_librarys(file: &str) -> bool {
-    file.starts_with("/usr/") || LIBRARIES.iter().any(|part| file.contains(part))
+    file.starts_with("/usr/") || is_in(file, &RUSTS) || is_in(file, &CARGOS)
+}
+
+fn is_in(file: &str, parts: &[&str]) -> bool {
+    parts.iter().any(|part| file.contains(part))
 }
 
 /// The name after an `@` or a `%`, in quotes or not, and what follows it.
-fn name(text: &str) -> (&str, &str) {
+pub(crate) fn name(text: &str) -> (&str, &str) {
     if let Some(quoted) = text.strip_prefix('"') {
         return quoted.split_once('"').unwrap_or((quoted, ""));
     }
@@ -207,7 +239,7 @@ fn arguments(list: &str) -> String {
 
 /// The structure whose fields are addressed, without the number that tells instances of a template
 /// apart.
-fn structure(of: &str) -> Option<String> {
+pub(crate) fn structure(of: &str) -> Option<String> {
     let (name, _) = name(of.strip_prefix("inbounds ").unwrap_or(of).strip_prefix('%')?);
     let name = name.strip_prefix("struct.").or_else(|| name.strip_prefix("class."))?;
     let number = name.rsplit_once('.').filter(|(_, number)| number.chars().all(|c| c.is_ascii_digit()));
@@ -290,13 +322,23 @@ impl<'a> Debug<'a> {
         rest.split('"').next()
     }
 
-    /// The file of a function or a block, if it is none of a library's. Rust's libraries have
-    /// theirs relative to a directory.
-    fn users_file(&self, scope: u32) -> Option<&'a str> {
+    /// The file of a function or a block, with the directory where the compiler gives both.
+    fn file(&self, scope: u32) -> Option<String> {
         let id = metadata(self.get(scope)?, " file: !")?;
-        let directory = self.string(id, "directory: \"").unwrap_or_default();
-        let is_in_library = LIBRARIES.iter().any(|part| format!("{directory}/").contains(part));
-        self.string(id, "filename: \"").filter(|name| !is_in_library && !is_librarys(name))
+        let name = self.string(id, "filename: \"")?;
+        let directory = self.string(id, "directory: \"").filter(|directory| !directory.is_empty());
+        let directory = directory.filter(|_| !name.starts_with('/'));
+        Some(directory.map_or_else(|| name.to_owned(), |directory| format!("{directory}/{name}")))
+    }
+
+    /// The same, if it is none of a library's.
+    fn users_file(&self, scope: u32) -> Option<String> {
+        self.file(scope).filter(|file| !is_librarys(file))
+    }
+
+    /// Whether a function is of Rust's own libraries.
+    fn is_languages(&self, function: u32) -> bool {
+        self.file(function).is_none_or(|file| file.starts_with("/usr/") || is_in(&file, &RUSTS))
     }
 
     fn is_member(&self, function: u32) -> bool {
@@ -309,7 +351,7 @@ impl<'a> Debug<'a> {
         loop {
             let text = self.get(location)?;
             if let Some(file) = self.users_file(metadata(text, "scope: !")?) {
-                return Some((file.to_owned(), metadata(text, "line: ")?));
+                return Some((file, metadata(text, "line: ")?));
             }
             location = metadata(text, "inlinedAt: !")?;
         }

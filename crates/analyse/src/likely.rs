@@ -22,6 +22,16 @@ pub struct Likely {
     pub holds: String,
 }
 
+/// What sources say of a task's allocation points.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Found {
+    /// Points that the task may need, in the order of their places.
+    pub likely: Vec<Likely>,
+    /// Lines that allocate for a type that the task touches, but in a container of which it cannot
+    /// be seen where it comes to.
+    pub unclear: usize,
+}
+
 /// Functions of C that allocate; others that return `void *` and have `alloc` in their name do too.
 pub(crate) const ALLOCATORS: [&str; 11] = [
     "malloc",
@@ -111,17 +121,22 @@ fn holds(allocation: &Allocation, facts: &Facts, reached: &BTreeSet<&str>, depth
 ///
 /// # Errors
 /// Where the compiler cannot read a source, or no source has the entry.
-pub fn likely(entry: &str, sources: &[Source]) -> Result<Vec<Likely>, Error> {
+pub fn likely(entry: &str, sources: &[Source]) -> Result<Found, Error> {
     let (compiled, c): (Vec<&Source>, Vec<&Source>) = sources.iter().partition(|source| source.is_compiled());
     let found = [in_c(entry, &c)?, instances::likely(entry, &compiled)?];
     if found.iter().all(Option::is_none) {
         return Err(Error::NotInSources { entry: entry.to_owned() });
     }
-    Ok(found.into_iter().flatten().flatten().collect())
+    let mut all = Found::default();
+    for found in found.into_iter().flatten() {
+        all.likely.extend(found.likely);
+        all.unclear += found.unclear;
+    }
+    Ok(all)
 }
 
 /// Those of C sources; nothing if none has the entry.
-fn in_c(entry: &str, sources: &[&Source]) -> Result<Option<BTreeSet<Likely>>, Error> {
+fn in_c(entry: &str, sources: &[&Source]) -> Result<Option<Found>, Error> {
     const WRAPPERS: u32 = 4;
     let mut facts = Facts::default();
     for source in sources {
@@ -147,5 +162,5 @@ fn in_c(entry: &str, sources: &[&Source]) -> Result<Option<BTreeSet<Likely>>, Er
             found.insert(Likely { at, holds: needed.join(", ") });
         }
     }
-    Ok(Some(found))
+    Ok(Some(Found { likely: found.into_iter().collect(), unclear: 0 }))
 }

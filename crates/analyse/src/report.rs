@@ -2,7 +2,8 @@
 
 use crate::Error;
 use crate::copy::End;
-use crate::likely::Likely;
+use crate::likely::{Found, Likely};
+use crate::names::CARGOS;
 use crate::tally::{Tally, Use};
 use crate::wait::Status;
 use orbit_inspect::globals::Global;
@@ -10,6 +11,7 @@ use orbit_inspect::stacks::{Frame, Unwinder, of_c_library};
 use serde::Serialize;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
+use std::path::{Component, Path, PathBuf};
 
 /// A place in the code.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
@@ -79,6 +81,8 @@ pub struct Report {
     /// Allocation points that the sources make likely and no watched call needed; see
     /// [`Report::add_likely`].
     pub likely: Vec<Likely>,
+    /// Lines that may be such points, but of which the sources do not say it: [`Found::unclear`].
+    pub unclear: usize,
     /// Global variables, by name.
     pub globals: Vec<GlobalUse>,
     /// What this report does not show.
@@ -102,6 +106,7 @@ fn is_foreign(frame: &Frame) -> bool {
     let named = |f: &String| names.iter().any(|n| f.trim_start_matches('<').starts_with(n));
     is_library(&frame.module)
         || frame.file.as_ref().is_some_and(|f| sources.iter().any(|s| f.starts_with(s)))
+        || frame.file.as_ref().is_some_and(|f| CARGOS.iter().any(|s| f.contains(s)))
         || frame.file.is_none() && frame.function.as_ref().is_some_and(named)
 }
 
@@ -232,7 +237,17 @@ pub(crate) fn make(
         Some(Status::Killed(signal)) => 128 + signal,
         _ => 0,
     };
-    Report { entry, calls: ends.len() as u64, steps: tally.steps, sites, likely: Vec::new(), globals, notes, status }
+    Report {
+        entry,
+        calls: ends.len() as u64,
+        steps: tally.steps,
+        sites,
+        likely: Vec::new(),
+        unclear: 0,
+        globals,
+        notes,
+        status,
+    }
 }
 
 impl Report {
@@ -253,6 +268,10 @@ impl Report {
         for likely in &self.likely {
             writeln!(f, "  {}\n    for {}", likely.at, likely.holds)?;
         }
+        if self.unclear > 0 {
+            let what = "more lines allocate for such types; where to is not clear from the sources";
+            writeln!(f, "  {} {what}", self.unclear)?;
+        }
         Ok(())
     }
 
@@ -264,14 +283,34 @@ impl Report {
     }
 
     /// Adds the points that [`crate::likely`] found, but for those that a watched call needed.
-    pub fn add_likely(&mut self, found: Vec<Likely>) {
-        let name = |place: &Place| {
-            let file = place.file.as_ref().and_then(|file| file.rsplit('/').next().map(str::to_owned));
-            (file, place.line)
-        };
-        let known: Vec<_> = self.sites.iter().map(|site| name(&site.at)).collect();
-        self.likely.extend(found.into_iter().filter(|likely| !known.contains(&name(&likely.at))));
+    pub fn add_likely(&mut self, found: Found) {
+        let is_known = |at: &Place| self.sites.iter().any(|site| is_same(&site.at, at));
+        self.likely.extend(found.likely.into_iter().filter(|likely| !is_known(&likely.at)));
+        self.unclear += found.unclear;
     }
+}
+
+/// Whether two places are one line: a compiler and a debugger may give a path from different
+/// directories, so one has to be the end of the other.
+fn is_same(a: &Place, b: &Place) -> bool {
+    let (Some(first), Some(second)) = (&a.file, &b.file) else { return false };
+    let (first, second) = (plain_path(Path::new(first)), plain_path(Path::new(second)));
+    a.line == b.line && (first.ends_with(&second) || second.ends_with(&first))
+}
+
+/// A path without its root and `.` and `..`.
+pub(crate) fn plain_path(path: &Path) -> PathBuf {
+    let mut plain = PathBuf::new();
+    for part in path.components() {
+        match part {
+            Component::Normal(name) => plain.push(name),
+            Component::ParentDir => {
+                plain.pop();
+            }
+            _ => {}
+        }
+    }
+    plain
 }
 
 impl fmt::Display for Place {
@@ -342,7 +381,7 @@ impl fmt::Display for Report {
                 writeln!(f, "    and by {more} more call paths: --json has them")?;
             }
         }
-        if !self.likely.is_empty() {
+        if !self.likely.is_empty() || self.unclear > 0 {
             self.write_likely(f, "Likely too, by the sources; no watched call needed them")?;
         }
         writeln!(f, "\nGlobal variables: {}", self.globals.len())?;

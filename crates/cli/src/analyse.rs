@@ -1,6 +1,6 @@
 //! `orbit analyse`: which allocations of a program does its task need?
 
-use orbit_analyse::{Options, Report, Source, Wanted, analyse, likely, sketch};
+use orbit_analyse::{Options, Report, Source, Wanted, analyse, likely, sketch, top};
 use orbit_console::out::{Done, Failure};
 use std::ffi::OsString;
 use std::fs::File;
@@ -18,6 +18,7 @@ Examples:
   orbit analyse --entry check --source locks.c --patch -o areas.patch
   orbit analyse --entry db::check --source locks.cc --cflags=-std=c++17
   orbit analyse --entry db::check --source src/main.rs --cflags=--edition=2024
+  orbit analyse --entry check --source Cargo.toml --cflags='--bin server'
 
 The report goes to stderr when the program has ended: each allocation point (file and line,
 call path) whose objects the task accessed, which bytes of them, the global variables, and
@@ -44,19 +45,21 @@ pub struct Args {
     /// Watches one call no longer than this.
     #[arg(long, value_name = "SECONDS", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
-    /// A C, C++ or Rust source (of a crate its root), compiled by clang or rustc, or LLVM's text
-    /// (.ll) that a build has left: adds allocation points that it makes likely and that no watched
-    /// call needed. May be repeated.
+    /// A C, C++ or Rust source (of a crate its root), compiled by clang or rustc; a cargo project's
+    /// Cargo.toml, built with all crates that it depends on; or LLVM's text (.ll) that a build has
+    /// left. Adds allocation points that it makes likely and that no watched call needed. May be
+    /// repeated.
     #[arg(long, value_name = "FILE")]
     source: Vec<PathBuf>,
-    /// What the compiler is given for the sources, in words.
+    /// What the compiler, or cargo, is given for the sources, in words.
     #[arg(long, value_name = "FLAGS", allow_hyphen_values = true, default_value = "")]
     cflags: String,
     /// Writes the report as one JSON object.
     #[arg(long, conflicts_with = "patch")]
     json: bool,
     /// Writes a sketch of the change in place of the report: a patch with the allocator of an area
-    /// on each line that is named.
+    /// on each line that is named, relative to the top of the git working tree, or to the current
+    /// directory.
     #[arg(long)]
     patch: bool,
     /// Writes it to this file, in place of stderr.
@@ -94,7 +97,7 @@ pub fn run(args: &Args) -> Done {
         report.add_likely(likely(&args.entry.name, &sources).map_err(text)?);
     }
     if args.patch {
-        write!(to, "{}", sketch(&report, |file| std::fs::read_to_string(file).ok()))?;
+        write!(to, "{}", sketch(&report, &top(&report), |file| std::fs::read_to_string(file).ok()))?;
         return Ok(ExitCode::from(u8::try_from(report.status).unwrap_or(1)));
     }
     if args.json {

@@ -12,7 +12,7 @@ mod marked;
 mod order;
 mod places;
 mod recorded;
-mod scratch;
+pub mod scratch;
 mod sensor;
 mod servers;
 mod talk;

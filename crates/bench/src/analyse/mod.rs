@@ -2,11 +2,11 @@
 //! name, by a run and by sources, and how many besides (Table 7 of the paper). And what watching an
 //! instruction takes.
 //!
-//! The truth: programs whose sources mark the points; LevelDB's minor compaction, Redis' slow log
-//! and save, whose points [`truth`] derives from the servers' sources.
+//! The truth: programs whose sources mark the points; for LevelDB's minor compaction, Redis' slow
+//! log and save the points without whose memory the task faults ([`withheld`]).
 
 mod redis;
-mod truth;
+mod withheld;
 
 use super::plot::{Chart, Series};
 use super::reach::Reach;
@@ -37,6 +37,8 @@ pub struct Args {
 struct Case {
     name: &'static str,
     needed: BTreeSet<String>,
+    /// The needed points of a stock program, each with the function that faulted without it.
+    readers: String,
     by_run: BTreeSet<String>,
     by_sources: BTreeSet<String>,
     step_us: f64,
@@ -71,10 +73,6 @@ fn without_parameters(function: &str) -> &str {
     list.map_or(function, |at| &function[..at])
 }
 
-fn names(points: &[truth::Point]) -> BTreeSet<String> {
-    points.iter().map(|(function, _)| (*function).to_owned()).collect()
-}
-
 fn watch(program: Vec<OsString>, entry: &str, calls: u64) -> Result<(Report, f64), Failure> {
     let began = Instant::now();
     let entry = entry.parse().map_err(Failure::text)?;
@@ -102,34 +100,45 @@ fn marked(name_of_it: &'static str, compiler: &str, entry: &str, but: &str) -> R
     let sources = [Source { file: source, flags: Vec::new() }];
     let found = likely(entry, &sources).map_err(|error| Failure::text(error.to_string()))?;
     let by_run = report.sites.iter().map(|site| name(&site.at)).collect();
-    let by_sources = found.iter().map(|l| name(&l.at)).collect();
-    Ok(Case { name: name_of_it, needed, by_run, by_sources, step_us, paper: None })
+    let by_sources = found.likely.iter().map(|l| name(&l.at)).collect();
+    Ok(Case { name: name_of_it, needed, readers: String::new(), by_run, by_sources, step_us, paper: None })
 }
 
 /// Debian's LevelDB, as it writes a memtable to a table.
 fn leveldb() -> Result<Case, Failure> {
-    let database =
-        Database::new().ok_or_else(|| Failure::text("LevelDB 1.23 is missing: scripts/packages.sh ports"))?;
-    let (report, step_us) = watch(database.words(Library::Stock, "writes 1 200 none 0"), "leveldb::BuildTable", 2)?;
-    let by_run = report.sites.iter().map(|site| name(&site.at)).collect();
-    let needed = names(&truth::LEVELDB);
-    let name = "t8, LevelDB's minor compaction";
-    Ok(Case { name, needed, by_run, by_sources: BTreeSet::new(), step_us, paper: None })
+    let entry = "leveldb::BuildTable";
+    let database = || Database::new().ok_or_else(|| Failure::text("LevelDB 1.23 is missing: scripts/packages.sh ports"));
+    let words = |of: &Database| of.words(Library::Stock, "writes 1 200 none 0");
+    let needed = withheld::run(&words(&database()?), entry, 2)?;
+    let watched = watch(words(&database()?), entry, 2)?;
+    Ok(stock("t8, LevelDB's minor compaction", needed, watched, None))
 }
 
 /// A task of a stock Redis.
 fn of_redis(
     task: &'static str,
-    needed: &[truth::Point],
+    (entry, calls): (&str, u64),
+    commands: &[&[&str]],
     paper: [usize; 3],
-    watched: Result<(Report, f64), Failure>,
 ) -> Result<Case, Failure> {
-    let (report, step_us) = watched?;
+    let needed = redis::run(commands, |program| withheld::run(&program, entry, calls))?;
+    let watched = redis::run(commands, |program| watch(program, entry, calls))?;
+    Ok(stock(task, needed, watched, Some(paper)))
+}
+
+/// A stock program's task.
+fn stock(
+    name_of_it: &'static str,
+    needed: withheld::Needed,
+    (report, step_us): (Report, f64),
+    paper: Option<[usize; 3]>,
+) -> Case {
     // A function without a symbol is named by the first caller that has one.
     let has_symbol = |place: &&Place| !place.function.contains("+0x");
     let by_run = report.sites.iter().map(|site| name(site.path.iter().find(has_symbol).unwrap_or(&site.at))).collect();
-    let needed = names(needed);
-    Ok(Case { name: task, needed, by_run, by_sources: BTreeSet::new(), step_us, paper: Some(paper) })
+    let readers = needed.iter().map(|(point, reader)| format!("{point} ({reader})")).collect::<Vec<_>>().join(", ");
+    let needed = needed.into_keys().collect();
+    Case { name: name_of_it, needed, readers, by_run, by_sources: BTreeSet::new(), step_us, paper }
 }
 
 fn share(part: usize, of: usize) -> Option<Summary> {
@@ -152,10 +161,10 @@ pub fn run(args: &Args) -> Done {
     progress.at(2, "LevelDB");
     cases.push(leveldb()?);
     progress.at(3, "Redis' slow log");
-    let slow = redis::run("slowlogPushEntryIfNeeded", SLOW_CALLS, &redis::SLOW);
-    cases.push(of_redis("t6, Redis' slow log", &truth::SLOW, [11, 20, 9], slow)?);
+    let slow = ("slowlogPushEntryIfNeeded", SLOW_CALLS);
+    cases.push(of_redis("t6, Redis' slow log", slow, &redis::SLOW, [11, 20, 9])?);
     progress.at(4, "Redis' save");
-    cases.push(of_redis("t7, Redis' save", &truth::SAVE, [12, 65, 11], redis::run("rdbSave", 1, &redis::SAVE))?);
+    cases.push(of_redis("t7, Redis' save", ("rdbSave", 1), &redis::SAVE, [12, 65, 11])?);
     progress.finish();
     let mut table = Table::new(&[
         ("TASK", Align::Left),
@@ -200,6 +209,9 @@ pub fn run(args: &Args) -> Done {
         let papers = case.paper.map_or("-".to_owned(), |[by_hand, all, both]| format!("{by_hand}, {both}, \
             {}", all - both));
         let shown = [case.name.to_owned()].into_iter().chain(cells).chain([papers, format!("{:.1}", case.step_us)]);
+        if !case.readers.is_empty() {
+            bench.note(format!("{}: needed, with the function that faulted without it: {}", case.name, case.readers));
+        }
         if besides > 0 || found < needed {
             let names = |of: Vec<&String>| of.into_iter().cloned().collect::<Vec<_>>().join(", ");
             let more = names(both.difference(&case.needed).collect());

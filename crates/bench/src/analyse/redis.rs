@@ -1,8 +1,6 @@
 //! Redis' slow log and its save to a file (the paper's t6 and t7), as the stock server runs them in
 //! its own thread.
 
-use super::watch;
-use orbit_analyse::Report;
 use orbit_console::out::Failure;
 use orbit_redis_rdb::Connection;
 use std::ffi::OsString;
@@ -40,17 +38,24 @@ pub const SLOW: [&[&str]; 8] = [
 /// Longer than what Redis keeps beside an object's header.
 const LONG: &str = "0123456789012345678901234567890123456789012345678901234567890123456789";
 
-/// Watches `calls` calls of this function of a stock server that gets these commands.
-pub fn run(entry: &str, calls: u64, commands: &[&[&str]]) -> Result<(Report, f64), Failure> {
-    let directory = std::env::temp_dir().join(format!("orbit-bench-analyse-{entry}-{}", std::process::id()));
+/// Has `watch` run a stock server to its end, which gets these commands meanwhile.
+pub fn run<T>(
+    commands: &[&[&str]],
+    watch: impl FnOnce(Vec<OsString>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    let directory = std::env::temp_dir().join(format!("orbit-bench-analyse-redis-{}", std::process::id()));
     std::fs::create_dir_all(&directory)?;
-    let done = watch_in(&directory, entry, calls, commands);
+    let done = watch_in(&directory, commands, watch);
     // A directory of this process; what is left in it is of no use.
     let _ = std::fs::remove_dir_all(&directory);
     done
 }
 
-fn watch_in(directory: &Path, entry: &str, calls: u64, commands: &[&[&str]]) -> Result<(Report, f64), Failure> {
+fn watch_in<T>(
+    directory: &Path,
+    commands: &[&[&str]],
+    watch: impl FnOnce(Vec<OsString>) -> Result<T, Failure>,
+) -> Result<T, Failure> {
     let socket = directory.join("s");
     let words =
         ["redis-server", "--port", "0", "--save", "", "--slowlog-log-slower-than", "0", "--slowlog-max-len", "4"];
@@ -60,10 +65,12 @@ fn watch_in(directory: &Path, entry: &str, calls: u64, commands: &[&[&str]]) -> 
     let is_over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let client = scope.spawn(|| drive(&socket, commands, &is_over));
-        let watched = watch(program, entry, calls);
+        let watched = watch(program);
         is_over.store(true, Ordering::Relaxed);
-        client.join().map_err(|_| Failure::text("the client's thread ended"))??;
-        watched
+        let driven = client.join().map_err(|_| Failure::text("the client's thread ended"))?;
+        let watched = watched?;
+        driven?;
+        Ok(watched)
     })
 }
 
