@@ -21,7 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define FRAMES 16
+#define FRAMES 32
 #define SLOTS (1u << 20)
 #define EVENTS (1u << 12)
 /* Slots that are looked at for one address. */

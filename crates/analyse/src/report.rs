@@ -100,13 +100,17 @@ pub(crate) fn is_library(path: &str) -> bool {
 /// Whether a frame is not the program's own: of a library, or of a language's own source that was
 /// compiled into the program.
 fn is_foreign(frame: &Frame) -> bool {
+    is_languages(frame) || frame.file.as_ref().is_some_and(|f| CARGOS.iter().any(|s| f.contains(s)))
+}
+
+/// Whether a frame is of the C library, or of a language's own.
+fn is_languages(frame: &Frame) -> bool {
     let sources = ["/usr/include/c++/", "/usr/lib/gcc/", "/usr/lib/llvm-", "/rustc/", "/rust/deps/"];
     let names =
         ["std::", "void std::", "char* std::", "__gnu_cxx::", "operator new", "alloc::", "core::", "__rust", "_start"];
     let named = |f: &String| names.iter().any(|n| f.trim_start_matches('<').starts_with(n));
     is_library(&frame.module)
         || frame.file.as_ref().is_some_and(|f| sources.iter().any(|s| f.starts_with(s)))
-        || frame.file.as_ref().is_some_and(|f| CARGOS.iter().any(|s| f.contains(s)))
         || frame.file.is_none() && frame.function.as_ref().is_some_and(named)
 }
 
@@ -168,7 +172,9 @@ impl Namer {
     fn site(&self, number: usize, used: &Use) -> Site {
         let frames = self.stacks.get(&number).map(Vec::as_slice).unwrap_or_default();
         let first = |wanted: &dyn Fn(&Frame) -> bool| frames.iter().position(wanted);
-        let own = first(&|f| !is_foreign(f) && !is_wrapper(f)).or_else(|| first(&|f| !is_foreign(f))).unwrap_or(0);
+        let own = first(&|f| !is_foreign(f) && !is_wrapper(f)).or_else(|| first(&|f| !is_foreign(f)));
+        // In a deep recursion of a crate's no line of the user's is near.
+        let own = own.or_else(|| first(&|f| !is_languages(f))).unwrap_or(0);
         let outwards = frames[own.min(frames.len())..].iter();
         let path: Vec<Place> = outwards.filter(|f| !is_foreign(f)).map(place).collect();
         let unknown = Place { function: "unknown".into(), file: None, line: None };

@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// Frames kept of a stack.
-const FRAMES: usize = 16;
+const FRAMES: usize = 32;
 /// Addresses that are known at the same time.
 const SLOTS: usize = 1 << 20;
 const EVENTS: usize = 1 << 12;
