@@ -39,6 +39,8 @@ pub(crate) struct Flow {
     made: BTreeMap<String, Made>,
     /// What is stored where.
     pub(crate) stores: Vec<(Value, Value)>,
+    /// The same by the register that has the place: numbers of stores.
+    stored: BTreeMap<String, Vec<usize>>,
 }
 
 /// Parts of a list, at commas that no bracket or quote has, up to a closing parenthesis.
@@ -94,7 +96,7 @@ impl Flow {
             // Before LLVM 15 they had numbers that need not be written.
             _ => (at.to_string(), Made::Parameter(at)),
         });
-        Flow { made: made.collect(), stores: Vec::new() }
+        Flow { made: made.collect(), ..Flow::default() }
     }
 
     /// Takes down an instruction; of a call its arguments are given.
@@ -103,7 +105,11 @@ impl Flow {
         if let Some(rest) = code.strip_prefix("store ") {
             let list = parts(rest);
             if let [what, to, ..] = list[..] {
-                self.stores.push((value(what), value(to)));
+                let (what, to) = (value(what), value(to));
+                if let Value::Register(register) = &to {
+                    self.stored.entry(register.clone()).or_default().push(self.stores.len());
+                }
+                self.stores.push((what, to));
             }
             return;
         }
@@ -150,13 +156,12 @@ impl Flow {
                     found.insert(Origin::Parameter(*at));
                 }
                 Some(Made::From(values)) => left.extend(values),
-                Some(Made::Local) => {
-                    let stored = || self.stores.iter().filter(|(_, to)| to == value).map(|(what, _)| what);
-                    left.extend(stored());
-                    if stored().next().is_none() {
+                Some(Made::Local) => match self.stored.get(register) {
+                    Some(stored) => left.extend(stored.iter().map(|at| &self.stores[*at].0)),
+                    None => {
                         found.insert(Origin::Local(register.clone()));
                     }
-                }
+                },
                 None => {}
             }
         }

@@ -188,7 +188,7 @@ pub(crate) fn likely(entry: &str, sources: &[&Source]) -> Result<Option<Found>, 
     let keeps = Keeps::new(&module, &entries, &task);
     let (mut found, mut unclear) = (BTreeSet::new(), BTreeSet::new());
     for (name, function) in others() {
-        for call in &function.calls {
+        for (number, call) in function.calls.iter().enumerate() {
             let Some((file, line)) = call.place.clone() else { continue };
             let through = call.callee.as_ref().ok().and_then(|callee| allocates.get(callee.as_str()));
             let within = through.and(call.within.as_ref()).and_then(|name| class_of(name, &module));
@@ -202,7 +202,7 @@ pub(crate) fn likely(entry: &str, sources: &[&Source]) -> Result<Option<Found>, 
             let kept = if function.flow.is_none() || call.makes.as_ref() == Some(&holds) {
                 Kept::ByTask
             } else {
-                keeps.of(name, call)
+                keeps.of(name, number)
             };
             let at = Place { function: readable(name), file: Some(file), line: Some(line) };
             match kept {

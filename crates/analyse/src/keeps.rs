@@ -2,12 +2,18 @@
 //! where the task touches it: by the field, global variable or local variable that has the
 //! container, through callers and callees.
 
-use crate::flow::{Origin, Value};
+use crate::flow::Origin;
 use crate::ir::{Call, Module};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Calls that are followed, outwards and inwards.
 const DEPTH: u32 = 4;
+
+/// The origins of a function's operands: of each call's arguments, and of what is stored where.
+struct Known {
+    calls: Vec<Vec<BTreeSet<Origin>>>,
+    stores: Vec<(BTreeSet<Origin>, BTreeSet<Origin>)>,
+}
 
 /// What the task touches, and who calls whom.
 pub(crate) struct Keeps<'a> {
@@ -15,8 +21,9 @@ pub(crate) struct Keeps<'a> {
     entries: &'a [&'a str],
     members: BTreeSet<&'a (String, u32)>,
     globals: BTreeSet<&'a str>,
-    /// By function: its callers and their calls.
-    callers: BTreeMap<&'a str, Vec<(&'a str, &'a Call)>>,
+    known: BTreeMap<&'a str, Known>,
+    /// By function: its callers and the numbers of their calls.
+    callers: BTreeMap<&'a str, Vec<(&'a str, usize)>>,
 }
 
 /// What is known of an allocation.
@@ -32,36 +39,36 @@ pub(crate) enum Kept {
 impl<'a> Keeps<'a> {
     pub(crate) fn new(module: &'a Module, entries: &'a [&'a str], task: &'a BTreeSet<&'a str>) -> Keeps<'a> {
         let functions = || task.iter().filter_map(|name| module.functions.get(*name));
-        let mut callers: BTreeMap<&str, Vec<(&str, &Call)>> = BTreeMap::new();
-        for (name, function) in module.functions.iter().filter(|(_, function)| function.flow.is_some()) {
-            for call in &function.calls {
+        let (mut callers, mut known): (BTreeMap<&str, Vec<_>>, BTreeMap<&str, Known>) = Default::default();
+        for (name, function) in &module.functions {
+            let Some(flow) = &function.flow else { continue };
+            for (at, call) in function.calls.iter().enumerate() {
                 if let Ok(callee) = &call.callee {
-                    callers.entry(callee).or_default().push((name, call));
+                    callers.entry(callee).or_default().push((name.as_str(), at));
                 }
             }
+            let arguments = |call: &Call| call.arguments.iter().map(|value| flow.origins(value)).collect();
+            let calls = function.calls.iter().map(arguments).collect();
+            let stores = flow.stores.iter().map(|(what, to)| (flow.origins(what), flow.origins(to))).collect();
+            known.insert(name, Known { calls, stores });
         }
         Keeps {
             module,
             entries,
             members: functions().flat_map(|function| &function.members).collect(),
             globals: functions().flat_map(|function| function.globals.iter().map(String::as_str)).collect(),
+            known,
             callers,
         }
     }
 
-    fn origins(&self, function: &str, value: &Value) -> BTreeSet<Origin> {
-        let flow = self.module.functions.get(function).and_then(|function| function.flow.as_ref());
-        flow.map(|flow| flow.origins(value)).unwrap_or_default()
-    }
-
-    /// Of what a call in a function allocates.
-    pub(crate) fn of(&self, function: &'a str, call: &'a Call) -> Kept {
+    /// Of what the call of this number in a function allocates.
+    pub(crate) fn of(&self, function: &'a str, call: usize) -> Kept {
         let mut seen = BTreeSet::new();
-        let origins = call.arguments.iter().map(|value| self.origins(function, value));
         // The object comes first; what a function returns whole too. The others are what it is
         // given.
-        let first = origins.into_iter().find(|origins| !origins.is_empty());
-        let kept = first.map(|origins| self.any(function, &origins, DEPTH, &mut seen));
+        let first = self.known.get(function).and_then(|known| known.calls[call].iter().find(|each| !each.is_empty()));
+        let kept = first.map(|origins| self.any(function, origins, DEPTH, &mut seen));
         kept.unwrap_or(Kept::Unclear)
     }
 
@@ -87,8 +94,8 @@ impl<'a> Keeps<'a> {
             Origin::Parameter(at) => {
                 let callers = self.callers.get(function).into_iter().flatten();
                 let outwards = callers.map(|(caller, call)| {
-                    let origins = call.arguments.get(*at).map(|value| self.origins(caller, value));
-                    origins.map_or(Kept::Unclear, |origins| self.any(caller, &origins, depth - 1, seen))
+                    let origins = self.known.get(caller).and_then(|known| known.calls[*call].get(*at));
+                    origins.map_or(Kept::Unclear, |origins| self.any(caller, origins, depth - 1, seen))
                 });
                 let outwards = outwards.max().unwrap_or(Kept::Unclear);
                 outwards.max(self.onwards(function, of, depth, seen))
@@ -98,42 +105,29 @@ impl<'a> Keeps<'a> {
 
     /// Where a function moves or passes what one of its variables has.
     fn onwards(&self, function: &'a str, of: &Origin, depth: u32, seen: &mut BTreeSet<(&'a str, Origin)>) -> Kept {
-        let Some(own) = self.module.functions.get(function) else { return Kept::Unclear };
-        let Some(flow) = &own.flow else { return Kept::Unclear };
-        let has = |value: &Value| flow.origins(value).contains(of);
+        let Some((own, known)) = self.module.functions.get(function).zip(self.known.get(function)) else {
+            return Kept::Unclear;
+        };
         let mut kept = Kept::Elsewhere;
-        for (what, to) in &flow.stores {
-            if has(what) && !has(to) {
-                kept = kept.max(self.any(function, &flow.origins(to), depth, seen));
-            }
+        for (_, to) in known.stores.iter().filter(|(what, to)| what.contains(of) && !to.contains(of)) {
+            kept = kept.max(self.any(function, to, depth, seen));
         }
-        for call in &own.calls {
+        for (call, arguments) in own.calls.iter().zip(&known.calls) {
             let Ok(callee) = &call.callee else { continue };
-            let Some(at) = call.arguments.iter().position(has) else { continue };
+            let Some(at) = arguments.iter().position(|origins| origins.contains(of)) else { continue };
             if self.entries.contains(&callee.as_str()) {
                 return Kept::ByTask;
             }
             if moves(callee) {
-                for other in call.arguments.iter().filter(|value| !has(value)) {
-                    kept = kept.max(self.moved(function, &flow.origins(other), depth, seen));
+                for other in arguments.iter().filter(|origins| !origins.contains(of) && !origins.is_empty()) {
+                    kept = kept.max(self.any(function, other, depth, seen));
                 }
             }
-            if let Some((callee, _)) = self.module.functions.get_key_value(callee).filter(|(_, f)| f.flow.is_some()) {
+            if let Some((callee, _)) = self.known.get_key_value(callee.as_str()) {
                 kept = kept.max(self.parameter(callee, at, depth, seen));
             }
         }
         kept
-    }
-
-    /// Where a move puts it: into what has an origin, or nowhere that is seen.
-    fn moved(
-        &self,
-        function: &'a str,
-        origins: &BTreeSet<Origin>,
-        depth: u32,
-        seen: &mut BTreeSet<(&'a str, Origin)>,
-    ) -> Kept {
-        if origins.is_empty() { Kept::Elsewhere } else { self.any(function, origins, depth, seen) }
     }
 
     fn parameter(&self, callee: &'a str, at: usize, depth: u32, seen: &mut BTreeSet<(&'a str, Origin)>) -> Kept {
