@@ -7,6 +7,7 @@ use crate::event::{Edge, Event, Hang, Involved, Kind, Unit};
 use crate::facts::{Facts, Id, Thread};
 use crate::history::{History, serves};
 use crate::judge::{Verdict, Why};
+use crate::locks::Names;
 use crate::stacks::{Stacks, place};
 use crate::wakers::{How, Wakers, wakers};
 use crate::words::words;
@@ -65,7 +66,7 @@ impl Explainer {
         let pid = taken.first().map_or(0, |t| t.pid);
         let tids: Vec<i32> = threads.iter().filter(|id| id.pid == pid).map(|id| id.tid).collect();
         let runtime = self.stacks.runtime(pid, &tids, verdict.sure == Sure::Guess);
-        report(verdict, before, (facts, history), taken, runtime)
+        report(verdict, before, (facts, history), taken, (runtime, &Names::of(verdict)))
     }
 }
 
@@ -83,7 +84,7 @@ pub(crate) fn without_stacks(
         Involved { pid: id.pid, tid: id.tid, comm, does, stack: Vec::new(), python: Vec::new(), note: None }
     };
     let threads = involved(verdict, facts, history).into_iter().take(STACKS).map(one).collect();
-    report(verdict, before, (facts, history), threads, Vec::new())
+    report(verdict, before, (facts, history), threads, (Vec::new(), &Names::default()))
 }
 
 /// What a thread does, by the facts.
@@ -92,7 +93,7 @@ fn does(facts: &Facts, thread: &Thread) -> String {
         return "runs, or waits for a CPU".to_owned();
     }
     match wakers(facts, thread) {
-        Wakers::Only { how, .. } => format!("waits for {}", what(thread.id.tid, how)),
+        Wakers::Only { how, .. } => format!("waits for {}", what(thread.id, how, &Names::default())),
         Wakers::World => format!("waits in {}", call_name(thread.sight.nr).unwrap_or("a system call")),
     }
 }
@@ -102,11 +103,11 @@ fn report(
     before: Option<(Sure, f64)>,
     (facts, history): (&Facts, &History),
     taken: Vec<Involved>,
-    runtime: Vec<String>,
+    (runtime, names): (Vec<String>, &Names),
 ) -> Event {
     let first = taken.first().map(|t| Id { pid: t.pid, tid: t.tid });
     let (pid, tid) = first.map_or((0, 0), |id| (id.pid, id.tid));
-    let mut why = sentence(verdict, facts, taken.first());
+    let mut why = sentence(verdict, facts, taken.first(), names);
     if let Some((sure, ago)) = before {
         why += &format!(" (reported as a {sure} {ago:.1} s ago)").replace("a likely", "likely");
     }
@@ -140,7 +141,7 @@ fn report(
         why,
         sure: verdict.sure,
         threads: taken,
-        cycle: cycle(verdict, facts),
+        cycle: cycle(verdict, facts, names),
         runtime,
     }))
 }
@@ -191,7 +192,7 @@ fn involved(verdict: &Verdict, facts: &Facts, history: &History) -> Vec<Id> {
 }
 
 /// Why, in one sentence.
-fn sentence(verdict: &Verdict, facts: &Facts, first: Option<&Involved>) -> String {
+fn sentence(verdict: &Verdict, facts: &Facts, first: Option<&Involved>, names: &Names) -> String {
     let name = |id: &Id| {
         let comm = facts.threads.get(id).map_or("?", |t| &t.comm);
         format!("thread {} ({comm})", id.tid)
@@ -200,7 +201,7 @@ fn sentence(verdict: &Verdict, facts: &Facts, first: Option<&Involved>) -> Strin
     let at = |t: &Involved| if t.stack.is_empty() && t.note.is_none() { None } else { Some(place(&t.stack)) };
     let at = first.and_then(at).map_or_else(String::new, |place| format!(" in {place}"));
     match &verdict.why {
-        Why::ClosedSet(members) => closed(members, verdict.sure, &name),
+        Why::ClosedSet(members) => closed(members, verdict.sure, &name, names),
         Why::LoopLeft { away, longest, returns, call, waiting } => {
             let who = verdict.threads.last().map(&name).unwrap_or_default();
             let does = match call {
@@ -218,7 +219,8 @@ fn sentence(verdict: &Verdict, facts: &Facts, first: Option<&Involved>) -> Strin
             )
         }
         Why::LockHeld { waiter, waited, at: lock, holder, reader } => {
-            let waits = format!("{} has been blocked on lock {lock:#x} for {waited:.1} s", name(waiter));
+            let lock = names.lock(waiter.pid, *lock);
+            let waits = format!("{} has been blocked on lock {lock} for {waited:.1} s", name(waiter));
             match (holder, reader, first.and_then(|t| taken_twice(&t.stack))) {
                 (Some(holder), ..) => {
                     format!("{waits}, held by {}{}", name(holder), at.replacen(" in", " which is in", 1))
@@ -280,8 +282,9 @@ fn taken_twice(stack: &[Frame]) -> Option<&str> {
     below.any(|name| name == Some(taker)).then_some(taker)
 }
 
-fn closed(members: &[(Id, How)], sure: Sure, name: &dyn Fn(&Id) -> String) -> String {
-    let waits = |(id, how): &(Id, How)| format!("{} of process {} waits for {}", name(id), id.pid, what(id.tid, *how));
+fn closed(members: &[(Id, How)], sure: Sure, name: &dyn Fn(&Id) -> String, names: &Names) -> String {
+    let waits =
+        |(id, how): &(Id, How)| format!("{} of process {} waits for {}", name(id), id.pid, what(*id, *how, names));
     const SHOWN: usize = 4;
     let shown: Vec<String> = members.iter().take(SHOWN).map(waits).collect();
     let more = members.len().saturating_sub(SHOWN);
@@ -297,13 +300,16 @@ fn closed(members: &[(Id, How)], sure: Sure, name: &dyn Fn(&Id) -> String) -> St
 }
 
 /// What a thread waits for.
-fn what(tid: i32, how: How) -> String {
+fn what(of: Id, how: How, names: &Names) -> String {
+    let lock = |at: u64| names.lock(of.pid, at);
     match how {
-        How::Lock { at, owner, lives: true, .. } if owner == tid => format!("lock {at:#x}, which it holds itself"),
-        How::Lock { at, owner, lives: true, .. } => format!("lock {at:#x} held by thread {owner}"),
-        How::Lock { at, owner, .. } => format!("lock {at:#x} held by thread {owner}, which has ended"),
+        How::Lock { at, owner, lives: true, .. } if owner == of.tid => {
+            format!("lock {}, which it holds itself", lock(at))
+        }
+        How::Lock { at, owner, lives: true, .. } => format!("lock {} held by thread {owner}", lock(at)),
+        How::Lock { at, owner, .. } => format!("lock {} held by thread {owner}, which has ended", lock(at)),
         How::ForkedLock { at, owner } => {
-            format!("lock {at:#x}, which thread {owner} held when the process was forked from its own")
+            format!("lock {}, which thread {owner} held when the process was forked from its own", lock(at))
         }
         How::Join(tid) => format!("the end of thread {tid}"),
         How::Word(at) => format!("a wake-up at {at:#x}"),
@@ -316,12 +322,12 @@ fn what(tid: i32, how: How) -> String {
 }
 
 /// Who waits for whom, as far as it is known.
-fn cycle(verdict: &Verdict, facts: &Facts) -> Vec<Edge> {
+fn cycle(verdict: &Verdict, facts: &Facts, names: &Names) -> Vec<Edge> {
     let Why::ClosedSet(members) = &verdict.why else { return Vec::new() };
     let edge = |id: &Id| {
         let Wakers::Only { threads, processes, how } = wakers(facts, facts.threads.get(id)?) else { return None };
         let waits_for = match how {
-            How::Lock { at, .. } => format!("mutex {at:#x}"),
+            How::Lock { at, .. } => format!("mutex {}", names.lock(id.pid, at)),
             How::Join(tid) => format!("end of thread {tid}"),
             How::Read(fd) => format!("input at descriptor {fd}"),
             How::Write(fd) => format!("room at descriptor {fd}"),

@@ -22,6 +22,7 @@ pub mod history;
 pub mod json;
 pub mod judge;
 mod limits;
+mod locks;
 mod members;
 pub mod replay;
 pub mod report;

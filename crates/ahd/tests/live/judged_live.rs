@@ -121,7 +121,7 @@ fn a_lock_held_beyond_the_limit_is_reported_and_then_over() {
     let held: Vec<&Hang> = hangs(&events).into_iter().filter(|h| h.sure == Sure::Guess).collect();
     assert_eq!(held.len(), 1, "{events:?}");
     assert_eq!(held[0].tid, program.pid(), "the holder first");
-    assert!(held[0].why.contains("held by"), "{}", held[0].why);
+    assert!(held[0].why.contains(" (a) for ") && held[0].why.contains("held by"), "{}", held[0].why);
 }
 
 #[test]
@@ -141,6 +141,7 @@ fn of_many_that_wait_the_one_that_takes_the_lock_again_in_a_handler_is_first() {
     let hang = all[0];
     assert_eq!((hang.comm.as_str(), hang.threads[0].tid), ("holds", hang.tid), "{}", hang.why);
     assert!(hang.why.contains("waits for itself") && hang.why.contains("in_section"), "{}", hang.why);
+    assert!(hang.why.contains(" (word) for "), "the lock's variable: {}", hang.why);
     assert!(hang.why.contains("more threads are part of it"), "{}", hang.why);
 }
 
