@@ -31,15 +31,10 @@ const ANSWER: u64 = 4 << 20;
 /// Goroutines by what they wait for; nothing if it is no Go program.
 pub(crate) fn goroutines(pid: i32, unwinder: &mut Unwinder) -> Vec<String> {
     let of_runtime = |name: &&str| name.starts_with("runtime.") || name.starts_with("internal/");
-    // A line of what was inlined from there says less than the caller's.
-    let of_library =
-        |file: &&str| file.contains("/go/src/") || file.contains("/src/internal/") || file.contains("/src/sync/");
     let group = |group: Parked| {
         let names = group.frames.iter().filter_map(|f| f.function.as_deref()).filter(|name| !of_runtime(name));
         let names: Vec<&str> = names.take(FUNCTIONS).collect();
-        let place =
-            |f: &Frame| Some(format!(" at {}:{}", f.file.as_deref().filter(|file| !of_library(file))?, f.line?));
-        let place = group.frames.iter().find_map(place).unwrap_or_default();
+        let place = own_place(&group.frames).map_or_else(String::new, |(file, line)| format!(" at {file}:{line}"));
         let one = if group.count == 1 { "goroutine" } else { "goroutines" };
         let text = format!("{} {one} ({}): {}{place}", group.count, group.reason, names.join(" < "));
         (!names.is_empty()).then_some(text)
@@ -48,6 +43,30 @@ pub(crate) fn goroutines(pid: i32, unwinder: &mut Unwinder) -> Vec<String> {
     // Whoever waits for the world is seldom to blame.
     all.sort_by_key(|group| group.reason == "IO wait");
     all.into_iter().filter_map(group).take(GROUPS).collect()
+}
+
+/// The first place in a goroutine's stack that is not in Go's own library, of which a line, inlined
+/// or not, says less than its caller's. The library is wherever the runtime's files are:
+/// `/usr/local/go/src`, `/usr/lib/go-1.24/src`; files of a program built with `-trimpath` have no
+/// directory, and those of the library no domain in the name of their package.
+fn own_place(frames: &[Frame]) -> Option<(&str, u32)> {
+    const RUNTIME: &str = "/src/runtime/";
+    let is_of_runtime = |f: &&Frame| f.function.as_deref().is_some_and(|name| name.starts_with("runtime."));
+    let root = frames.iter().filter(is_of_runtime).find_map(|f| {
+        let path = f.file.as_deref()?;
+        path.rfind(RUNTIME).map(|at| &path[..at + "/src/".len()])
+    });
+    let is_own = |f: &&Frame| match (f.file.as_deref(), root) {
+        (Some(file), Some(root)) => !file.starts_with(root),
+        (Some(file), None) => {
+            let first = file.split('/').next().unwrap_or_default();
+            first.is_empty()
+                || first.contains('.')
+                || f.function.as_deref().is_some_and(|name| name.starts_with("main."))
+        }
+        (None, _) => false,
+    };
+    frames.iter().find(is_own).and_then(|f| Some((f.file.as_deref()?, f.line?)))
 }
 
 /// Deadlocks that the JVM finds, and its blocked threads and those named by `tids`; nothing if it
@@ -113,6 +132,36 @@ fn chosen(dump: &str, tids: &[i32]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_place_of_a_goroutine_is_outside_of_gos_library_wherever_that_is() {
+        let frame = |function: &str, file: &str, line| Frame {
+            address: 0,
+            module: String::new(),
+            function: Some(function.to_owned()),
+            file: Some(file.to_owned()),
+            line: Some(line),
+            offset: 0,
+            inlined: false,
+            sure: orbit_inspect::Sure::Certain,
+            cfa: None,
+        };
+        let stack = |root: &str, own: &str| {
+            let file = |name: &str| format!("{root}{name}");
+            [
+                frame("runtime.gopark", &file("runtime/proc.go"), 435),
+                frame("sync.(*Mutex).Lock", &file("sync/mutex.go"), 90),
+                frame("main.monitor", own, 32),
+                frame("net/http.HandlerFunc.ServeHTTP", &file("net/http/server.go"), 2294),
+            ]
+        };
+        for root in ["/usr/local/go/src/", "/usr/lib/go-1.24/src/", "/home/x/sdk/go1.25/src/", ""] {
+            let own = if root.is_empty() { "hangs/hangs.go" } else { "/home/x/src/runtime/hangs.go" };
+            assert_eq!(own_place(&stack(root, own)), Some((own, 32)), "{root}");
+            assert_eq!(own_place(&stack(root, "example.org/hangs/hangs.go")).map(|p| p.1), Some(32), "{root}");
+        }
+        assert_eq!(own_place(&stack("/usr/lib/go-1.24/src/", "/usr/lib/go-1.24/src/os/file.go")), None);
+    }
 
     #[test]
     fn of_a_dump_deadlocks_blocked_threads_and_those_named_are_chosen() {

@@ -220,19 +220,21 @@ fn low_level(around: &Around, live: &dyn Fn(i32) -> bool) -> (Shape, Sure) {
 
 /// FUTEX_WAIT_BITSET on the wall clock: what glibc uses for all but mutexes.
 fn wall_clock(w: &Waiting, around: &Around, live: &dyn Fn(i32) -> bool) -> (Shape, Sure) {
+    let is_condvar_241 = condvar_241(around, in_condvar_241(w));
     if waits_to_read(w)
+        && !is_condvar_241
         && let Some(held) = rwlock(around, 0, live)
     {
         return (Shape::RwLock(held), Sure::Certain);
     }
     // The zeros behind a condition variable look like a rwlock's end.
     if (w.expected == 2 || w.expected == 3)
-        && !condvar_241(around, in_condvar_241(w))
+        && !is_condvar_241
         && let Some(held) = rwlock(around, -(in_rwlock(w) as isize), live)
     {
         return (Shape::RwLock(held), Sure::Certain);
     }
-    if w.expected == 2 && w.timed {
+    if w.expected == 2 && w.timed && !is_condvar_241 {
         return low_level(around, live);
     }
     // Condition variables begin at multiples of eight, and so do semaphores, of which it is the
@@ -241,13 +243,14 @@ fn wall_clock(w: &Waiting, around: &Around, live: &dyn Fn(i32) -> bool) -> (Shap
     if w.expected == 0 && if even { condvar(around, -40, 16) } else { condvar(around, -44, 20) } {
         return (Shape::Condvar, Sure::Certain);
     }
+    // Of its two words the second may count like a semaphore's waiters.
+    if is_condvar_241 {
+        return (Shape::Condvar, Sure::Likely);
+    }
     let waiters = around.u32(4).unwrap_or(0);
     let scope = around.u32(8).unwrap_or(1);
     if even && w.expected == 0 && (1..1 << 20).contains(&waiters) && matches!(scope, 0 | 128) {
         return (Shape::Semaphore, Sure::Certain);
-    }
-    if condvar_241(around, in_condvar_241(w)) {
-        return (Shape::Condvar, Sure::Likely);
     }
     (Shape::Unknown, Sure::Certain)
 }
@@ -307,12 +310,18 @@ fn in_condvar_241(w: &Waiting) -> isize {
     if w.addr & 7 == 0 { -32 } else { -36 }
 }
 
-/// A condition variable of glibc 2.41 and later, which dropped the groups' reference counts.
+/// A condition variable of glibc 2.41 and later, which dropped the groups' reference counts: their
+/// place, behind the groups' words, stays zero. The word, and so what a waiter saw there, may be
+/// any number.
 fn condvar_241(a: &Around, base: isize) -> bool {
     (|| {
         let seq = a.u64(base)?;
         let waiters = a.u32(base + 28)? >> 3;
-        Some(seq > 0 && seq >> 1 >= a.u64(base + 8)? >> 1 && (1..1 << 20).contains(&waiters))
+        // A group's size may be below zero for a while.
+        let is_size = |size: u32| (size as i32).unsigned_abs() < 1 << 20;
+        let sizes = is_size(a.u32(base + 16)?) && is_size(a.u32(base + 20)?) && a.u32(base + 24)? >> 2 < 1 << 20;
+        let counts = seq > 0 && seq >> 1 >= a.u64(base + 8)? >> 1 && (1..1 << 20).contains(&waiters);
+        Some(counts && sizes && a.u64(base + 40)? == 0)
     })()
     .unwrap_or(false)
 }
@@ -320,6 +329,10 @@ fn condvar_241(a: &Around, base: isize) -> bool {
 /// FUTEX_WAIT_BITSET on the steady clock: Rust's standard library, and glibc's waits with such a
 /// limit.
 fn steady_clock(w: &Waiting, word: u32, around: &Around) -> (Shape, Sure) {
+    // One of glibc's with `CLOCK_MONOTONIC`, as the JVM's are, with a limit or without.
+    if condvar_241(around, in_condvar_241(w)) {
+        return (Shape::Condvar, Sure::Likely);
+    }
     if w.expected == u32::MAX {
         return (Shape::Parked, Sure::Likely);
     }
@@ -426,9 +439,18 @@ mod tests {
             // Those who came to the second group while its word was 2, with nothing but zeros
             // behind it.
             let (w, around) = words(addr, 3);
-            let w = Waiting { expected: 2, ..w };
-            assert_eq!(wall_clock(&w, &around, &|_| false).0, Shape::Condvar);
-            assert!(!free(&w, Shape::Condvar, &around));
+            for (op, expected, timed) in [(w.op, 2, false), (w.op, 2, true), (w.op, 14, false), (9 | PRIVATE, 2, true)]
+            {
+                let w = Waiting { op, expected, timed, ..w };
+                assert_eq!(shape(&w, &around, &|_| false).0, Shape::Condvar, "{addr:#x}, {op:#x} {expected} {timed}");
+                assert!(!free(&w, Shape::Condvar, &around));
+            }
+            // The word of the other group counts, as a semaphore's waiters do.
+            let (w, mut around) = words(addr, 0);
+            if addr & 7 == 0 {
+                around.after.as_mut().expect("read")[4..8].copy_from_slice(&3_u32.to_le_bytes());
+            }
+            assert_eq!(shape(&w, &around, &|_| false).0, Shape::Condvar);
         }
     }
 
