@@ -5,7 +5,6 @@
 //! lock whose owner had not run meanwhile.
 
 use super::{Facts, Id};
-use crate::history::waits_for_lock;
 use crate::wakers::{How, Wakers, wakers};
 
 /// Signals that a program may catch: those above are the C library's own, or real-time ones.
@@ -25,7 +24,7 @@ impl Facts {
     /// The lock that a thread waits for, as it was seen last, if its owner had ended or slept
     /// already when that was read.
     pub(super) fn left_lock(&self, id: Id) -> Option<LeftLock> {
-        let thread = self.threads.get(&id).filter(|t| t.sleeps() && waits_for_lock(&t.sight))?;
+        let thread = self.threads.get(&id).filter(|t| t.sleeps() && t.waits_for_lock())?;
         let Wakers::Only { threads, how: How::Lock { at, lives, .. }, .. } = wakers(self, thread) else { return None };
         if !lives {
             return Some(LeftLock { at, owner: None, owner_since: 0.0 });
@@ -53,7 +52,7 @@ impl Facts {
                 continue;
             }
             thread.left_lock = None;
-            let is_same = thread.is_halted() || waits_for_lock(&thread.sight) && thread.sight.a0 == lock.at;
+            let is_same = thread.is_halted() || thread.waits_for_lock() && thread.sight.a0 == lock.at;
             if let Some(process) = self.processes.get_mut(&id.pid) {
                 // One that a signal's handler interrupted is back at the same lock.
                 let is_back = is_same && (thread.is_halted() || process.caught & STANDARD_SIGNALS != 0);

@@ -12,6 +12,7 @@ mod record;
 pub use ends::{Access, Ends, Peer};
 pub use record::{Cell, Connection, Record, Sight, Unsure, VERSION, WaitFacts};
 
+use crate::history::waits_for_lock;
 use crate::wakers::chain_end;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -90,6 +91,11 @@ impl Thread {
     /// Whether it is stopped, traced or in an uninterruptible wait: not the program's doing.
     pub fn is_halted(&self) -> bool {
         is_halted(self.sight.st)
+    }
+
+    /// Whether the call that it is in waits for a lock.
+    pub fn waits_for_lock(&self) -> bool {
+        waits_for_lock(&self.sight) && !self.wait.as_ref().is_some_and(WaitFacts::is_condition_variable)
     }
 
     /// Whether it has been asleep in the same call for so long, and what it waits for is known.

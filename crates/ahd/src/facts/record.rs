@@ -261,14 +261,33 @@ pub struct WaitFacts {
 impl WaitFacts {
     /// The four words at a futex: its own, and what is a mutex' owner, users and kind if it is one.
     pub fn words(&self) -> Option<[u32; 4]> {
-        const BEFORE: usize = 16;
+        Some([self.word(0)?, self.word(8)?, self.word(12)?, self.word(16)?])
+    }
+
+    /// The word at this distance from a futex, if that was read.
+    fn word(&self, distance: isize) -> Option<u32> {
+        const BEFORE: isize = 16;
         let (bytes, at) = match (&self.w, &self.w0) {
             (Some(w), _) if !w.is_empty() => (w, BEFORE),
             (_, Some(w0)) => (w0, 0),
             _ => return None,
         };
-        let word = |i: usize| Some(u32::from_le_bytes(bytes.get(at + i..at + i + 4)?.try_into().ok()?));
-        Some([word(0)?, word(8)?, word(12)?, word(16)?])
+        let at = usize::try_from(at + distance).ok()?;
+        Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
+    }
+
+    /// Whether a wait that looks like one for a lock is at a condition variable of glibc 2.41, whose
+    /// word may be any number. Without a time limit that is a wait on the wall clock, as only a
+    /// writer's at a glibc rwlock is else. That one's first word, 8 or 12 bytes before, counts
+    /// readers above three bits, of which the second says that a writer is there; in a condition
+    /// variable the size of a group is there, whose second bit is set while it is changed at most.
+    pub fn is_condition_variable(&self) -> bool {
+        const ON_WALL_CLOCK: u64 = (libc::FUTEX_WAIT_BITSET | libc::FUTEX_CLOCK_REALTIME) as u64;
+        const WRITER: u32 = 2;
+        let lock = if self.a[0] & 7 == 0 { -8 } else { -12 };
+        let is_lock = |first: u32| first & WRITER != 0 && first >> 3 != 0;
+        self.a[1] & !(libc::FUTEX_PRIVATE_FLAG as u64) == ON_WALL_CLOCK
+            && self.word(lock).is_some_and(|first| !is_lock(first))
     }
 
     /// The thread that a mutex' memory names as its owner, if the wait is for one.
@@ -342,6 +361,25 @@ mod hex_bytes {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_condition_variable_of_glibc_2_41_is_told_from_a_writers_wait() {
+        // The words from 16 bytes before the futex on.
+        let is_one = |addr: u64, op: u64, words: [u32; 9]| {
+            let w = words.iter().flat_map(|word| word.to_le_bytes()).collect();
+            WaitFacts { a: [addr, op, 2, 0, 0, 0], w: Some(w), ..WaitFacts::default() }.is_condition_variable()
+        };
+        const WALL: u64 = 9 | 128 | 256;
+        // Sizes of the groups and of the first one, waiters and clock, both groups' words.
+        assert!(
+            is_one(0x1020, WALL, [0, 0, 4, 10, 2, 1, 0, 0, 0]) && is_one(0x1024, WALL, [0, 4, 10, 1, 2, 0, 0, 0, 0])
+        );
+        // Readers, writers, both phases' words, nothing, the writer.
+        let (two_readers, writers) = (2 << 3 | 2, 1);
+        assert!(!is_one(0x1008, WALL, [0, 0, two_readers, writers, 2, 1, 0, 0, 0]));
+        assert!(!is_one(0x100c, WALL, [0, two_readers, writers, 0, 2, 0, 0, 0, 0]));
+        assert!(!is_one(0x1020, 128, [0, 0, 4, 10, 2, 1, 0, 0, 0]), "a mutex");
+    }
 
     #[test]
     fn what_is_written_reads_back() {

@@ -7,7 +7,7 @@
 
 use super::{Key, Verdict, Why, others_work};
 use crate::facts::{Facts, Id, Thread};
-use crate::history::{History, naps, serves, waits_for_lock};
+use crate::history::{History, naps, serves};
 use crate::limits::Limits;
 use crate::wakers::chain_end;
 use orbit_inspect::Sure;
@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 pub fn lock_held(facts: &Facts, history: &History, limits: &Limits) -> Vec<Verdict> {
     let mut verdicts: BTreeMap<Key, Verdict> = BTreeMap::new();
     for (id, thread) in &facts.threads {
-        let waits = thread.idle_for(facts.now, limits.limit) && waits_for_lock(&thread.sight) && thread.sight.a3 == 0;
+        let waits = thread.idle_for(facts.now, limits.limit) && thread.waits_for_lock() && thread.sight.a3 == 0;
         if waits && let Some(verdict) = of(facts, history, limits, *id, thread) {
             let known = verdicts.entry(verdict.key).or_insert_with(|| verdict.clone());
             known.sure = known.sure.max(verdict.sure);
@@ -33,7 +33,7 @@ pub fn lock_held(facts: &Facts, history: &History, limits: &Limits) -> Vec<Verdi
             // Whoever waits for it, however short: one of them may be the one that waits for
             // itself.
             let of = facts.threads.range(Id { pid, tid: i32::MIN }..=Id { pid, tid: i32::MAX });
-            let waits = |t: &&Thread| t.sleeps() && waits_for_lock(&t.sight) && (t.sight.a0, t.sight.a3) == (at, 0);
+            let waits = |t: &&Thread| t.sleeps() && t.waits_for_lock() && (t.sight.a0, t.sight.a3) == (at, 0);
             let new: Vec<Id> = of.map(|(_, t)| t).filter(waits).map(|t| t.id).collect();
             verdict.threads.extend(new.into_iter().filter(|id| !verdict.threads.contains(id)).collect::<Vec<_>>());
         }
