@@ -11,12 +11,13 @@ use crate::space::{is_kept, is_reservation};
 use crate::staging::{self, Copied, Staging};
 use crate::state::{State, ThreadState};
 use graft::{Batch, Stopped};
-use orbit_linux::maps::Entry;
+use orbit_linux::maps::{self, Entry};
 use orbit_linux::pagemap::Pagemap;
 use orbit_linux::ptrace::state::{pending, robust_list};
 use orbit_linux::remote_pages;
 use orbit_linux::sched::schedule;
 use orbit_linux::uffd::Uffd;
+use std::collections::BTreeSet;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -41,6 +42,9 @@ pub(crate) struct Tracker {
     staging: Option<Staging>,
     /// Memory for calls in the program. Used while it stands still, by one thread.
     batch: Mutex<Option<Batch>>,
+    /// Where mappings begin whose content the kernel may drop, and which it does not track: the
+    /// C library's state of random numbers, say. They stay as they are.
+    droppable: Mutex<BTreeSet<u64>>,
 }
 
 /// Written pages of one scan.
@@ -70,6 +74,7 @@ impl Tracker {
             pid,
             staging: Staging::new(stopped).ok(),
             batch: Mutex::new(None),
+            droppable: Mutex::default(),
         })
     }
 
@@ -106,7 +111,13 @@ impl Tracker {
             Err(e) if e.raw_os_error() == Some(libc::EPERM) => {}
             Err(e) => return Err(Error::Io("scanning the program's memory", e)),
         }
-        self.uffd.register_wp_unchecked(start, end - start).map_err(Error::io("tracking the program's memory"))?;
+        if let Err(e) = self.uffd.register_wp_unchecked(start, end - start) {
+            if e.raw_os_error() == Some(libc::EINVAL) && maps::is_droppable(self.pid, entry.start).unwrap_or(false) {
+                self.droppable().insert(entry.start);
+                return Ok(Scan::Written(Vec::new()));
+            }
+            return Err(Error::Io("tracking the program's memory", e));
+        }
         ranges.clear();
         // Of a private mapping of a file only what the program has written itself is not in the
         // file.
@@ -126,7 +137,28 @@ impl Tracker {
 
     /// The mappings whose content is kept.
     pub fn kept<'a>(&self, mappings: &'a [Entry]) -> Vec<&'a Entry> {
-        mappings.iter().filter(|e| is_kept(e) && (!is_reservation(e) || self.holds_something(e))).collect()
+        let has_content = |e: &Entry| !is_reservation(e) || self.holds_something(e);
+        mappings.iter().filter(|e| is_kept(e) && has_content(e) && !self.is_droppable(e)).collect()
+    }
+
+    fn droppable(&self) -> MutexGuard<'_, BTreeSet<u64>> {
+        self.droppable.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether the mapping was found to be droppable, and still is: another one may be there by now,
+    /// which can be tracked.
+    fn is_droppable(&self, entry: &Entry) -> bool {
+        let (start, len) = (entry.start as usize, (entry.end - entry.start) as usize);
+        if !self.droppable().contains(&entry.start) {
+            return false;
+        }
+        let is_tracked = self.uffd.register_wp_unchecked(start, len).is_ok();
+        if is_tracked {
+            // As new to the next scan.
+            let _ = self.uffd.unregister(start, len);
+            self.droppable().remove(&entry.start);
+        }
+        !is_tracked
     }
 
     fn holds_something(&self, entry: &Entry) -> bool {

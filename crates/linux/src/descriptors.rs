@@ -21,10 +21,12 @@ pub struct File(libc::dev_t, libc::ino_t);
 /// # Errors
 /// `EBADF` when the number is not open.
 pub fn file_of(fd: RawFd) -> io::Result<(File, usize)> {
-    // SAFETY: an all-zero stat is valid, and fstat writes nothing else.
+    // By newfstatat, which filters let the library make: `fstat` is another one in newer
+    // glibc.
+    // SAFETY: an all-zero stat is valid, the path is a string, and nothing else is written.
     let (stat, status) = unsafe {
         let mut stat: libc::stat = std::mem::zeroed();
-        let status = libc::fstat(fd, &raw mut stat);
+        let status = libc::fstatat(fd, c"".as_ptr(), &raw mut stat, libc::AT_EMPTY_PATH);
         (stat, status)
     };
     check_int(status)?;

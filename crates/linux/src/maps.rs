@@ -46,6 +46,23 @@ pub fn parse(text: &str) -> io::Result<Vec<Entry>> {
         .collect()
 }
 
+/// Whether the kernel may drop the content of the mapping that begins at this address
+/// (`MAP_DROPPABLE`, from Linux 6.11; glibc's state of random numbers is in one). Reads smaps, which
+/// walks the page tables of the process: milliseconds for a large one.
+///
+/// # Errors
+/// Those of reading the file.
+pub fn is_droppable(pid: i32, start: u64) -> io::Result<bool> {
+    Ok(has_flag(&procfs::text(format!("/proc/{pid}/smaps"))?, start, "dp"))
+}
+
+/// Whether the mapping that begins at this address has this flag, in the text of a smaps file.
+fn has_flag(smaps: &str, start: u64, flag: &str) -> bool {
+    let begins = format!("{start:08x}-");
+    let flags = smaps.lines().skip_while(|l| !l.starts_with(&begins)).find_map(|l| l.strip_prefix("VmFlags:"));
+    flags.is_some_and(|flags| flags.split_ascii_whitespace().any(|f| f == flag))
+}
+
 fn line(line: &str) -> Option<Entry> {
     let mut fields = line.splitn(6, ' ');
     let (start, end) = fields.next()?.split_once('-')?;
@@ -93,6 +110,14 @@ mod tests {
 7f0000000000-7f0000002000 rw-s 00000000 00:00 0 
 ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]
 ";
+
+    #[test]
+    fn flags_are_those_of_the_mapping_that_begins_there() {
+        let smaps = "00400000-00401000 r--p 00000000 fe:00 7  /a\nSize: 4 kB\nVmFlags: rd mr mw me\n\
+            7f00a000-7f00b000 rw-p 00000000 00:00 0 \nSize: 4 kB\nVmFlags: rd wr mr mw me nr wf dd dp \n";
+        let found = [0x40_0000, 0x7f00_a000, 0x7f00_b000].map(|start| has_flag(smaps, start, "dp"));
+        assert_eq!(found, [false, true, false]);
+    }
 
     #[test]
     fn lines_are_understood() {
