@@ -4,7 +4,7 @@
 #   scripts/packages.sh GROUP...        groups: build test full demo lint fuzz fresh lab bench ports
 #
 # Does nothing, quickly and without network, if all are there. Else names what is missing and installs it with apt-get, as
-# root or through sudo. No daemon that comes with a package is started or left enabled. Debian 12 and 13, Ubuntu 24.04.
+# root or through sudo. No daemon that comes with a package is started or left enabled. Debian 12 and 13 were tried.
 # Of the groups ports and full (asked for alone), what the release does not have in that version is left out, and said: the tests that need it skip themselves.
 set -eu
 

@@ -8,6 +8,10 @@
 
 enum { PAGES = 6144, WORDS = 512, SELDOM = 8 };
 
+/* MAP_DROPPABLE, from Linux 6.11: memory that the kernel does not track, as it may drop what it
+ * holds. glibc 2.41 has random numbers in such memory. */
+enum { DROPPABLE = 8 };
+
 /* An address where nothing is mapped; the compiler must not know it. */
 static volatile int *volatile nowhere = (volatile int *)8;
 
@@ -16,7 +20,10 @@ int main(int argc, char **argv)
     if (argc != 2 || chdir(argv[1]) == -1)
         return 2;
     volatile long *memory = mmap(NULL, PAGES * 4096l, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    volatile long *droppable = mmap(NULL, 4096, PROT_READ | PROT_WRITE, DROPPABLE | MAP_ANONYMOUS, -1, 0);
     for (long round = 1; access("stop", F_OK) == -1; round++) {
+        if (droppable != MAP_FAILED)
+            *droppable = round;
         for (long nth = 0; nth < PAGES; nth++) {
             /* Scattered: 31 has no divisor in common with their number. */
             long page = nth * 31 % PAGES;
