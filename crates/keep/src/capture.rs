@@ -145,8 +145,8 @@ impl Tracker {
         self.droppable.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether the mapping was found to be droppable, and still is: another one may be there by now,
-    /// which can be tracked.
+    /// Whether the mapping was found to be droppable, and still is: another one may be there by
+    /// now, which can be tracked.
     fn is_droppable(&self, entry: &Entry) -> bool {
         let (start, len) = (entry.start as usize, (entry.end - entry.start) as usize);
         if !self.droppable().contains(&entry.start) {

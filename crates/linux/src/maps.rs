@@ -47,8 +47,8 @@ pub fn parse(text: &str) -> io::Result<Vec<Entry>> {
 }
 
 /// Whether the kernel may drop the content of the mapping that begins at this address
-/// (`MAP_DROPPABLE`, from Linux 6.11; glibc's state of random numbers is in one). Reads smaps, which
-/// walks the page tables of the process: milliseconds for a large one.
+/// (`MAP_DROPPABLE`, from Linux 6.11; glibc's state of random numbers is in one). Reads smaps,
+/// which walks the page tables of the process: milliseconds for a large one.
 ///
 /// # Errors
 /// Those of reading the file.

@@ -276,8 +276,8 @@ impl WaitFacts {
         Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
     }
 
-    /// Whether a wait that looks like one for a lock is at a condition variable of glibc 2.41, whose
-    /// word may be any number. Without a time limit that is a wait on the wall clock, as only a
+    /// Whether a wait that looks like one for a lock is at a condition variable of glibc 2.41,
+    /// whose word may be any number. Without a time limit that is a wait on the wall clock, as only a
     /// writer's at a glibc rwlock is else. That one's first word, 8 or 12 bytes before, counts
     /// readers above three bits, of which the second says that a writer is there; in a condition
     /// variable the size of a group is there, whose second bit is set while it is changed at most.
