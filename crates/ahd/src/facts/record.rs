@@ -277,8 +277,8 @@ impl WaitFacts {
     }
 
     /// Whether a wait that looks like one for a lock is at a condition variable of glibc 2.41,
-    /// whose word may be any number. Without a time limit that is a wait on the wall clock, as only a
-    /// writer's at a glibc rwlock is else. That one's first word, 8 or 12 bytes before, counts
+    /// whose word may be any number. Without a time limit that is a wait on the wall clock, as only
+    /// a writer's at a glibc rwlock is else. That one's first word, 8 or 12 bytes before, counts
     /// readers above three bits, of which the second says that a writer is there; in a condition
     /// variable the size of a group is there, whose second bit is set while it is changed at most.
     pub fn is_condition_variable(&self) -> bool {
