@@ -193,3 +193,25 @@ fn postmaster_is_process_1() {
     assert_eq!(cluster.log().matches("terminating any other active server processes").count(), 1, "{}", cluster.log());
     cluster.stop(Stop::Fast);
 }
+
+/// An upgrade of the package under a running server: the library's file is replaced. The orbit that
+/// has the old one crashes and is back; so is a worker that is started afterwards.
+#[test]
+fn library_replaced() {
+    let Some(mut cluster) = Cluster::start("") else { return };
+    prepare(&cluster);
+    let (file, new) = (cluster.directory().join("orbit_deadlock.so"), cluster.directory().join("new.so"));
+    std::fs::copy(&file, &new).expect("a copy of the library");
+    std::fs::rename(&new, &file).expect("the library replaced");
+    cluster.fault("segv");
+    cluster.wait_for_log("in write_to_null (fault.c:");
+    next_deadlock_is_broken(&cluster, 0);
+    let (processes, worker) = (orbit_processes(&cluster), cluster.state("worker_pid"));
+    signal(worker, libc::SIGTERM);
+    all_gone(&processes, "worker terminated");
+    wait_until("there is another worker", || cluster.log().matches("orbit_deadlock: ready").count() == 2);
+    next_deadlock_is_broken(&cluster, 2);
+    let processes = orbit_processes(&cluster);
+    cluster.stop(Stop::Fast);
+    all_gone(&processes, "stopped after an upgrade");
+}

@@ -64,8 +64,16 @@ impl Server {
     pub fn start_with(settings: &[&str], arguments: &[&str]) -> Option<Server> {
         let module = build().unwrap_or_else(|error| panic!("the module does not build: {error}"));
         let module = fs::canonicalize(module).expect("the module");
+        Server::start_file(&module, settings, arguments)
+    }
+
+    /// The same with this file of the module.
+    ///
+    /// # Panics
+    /// Where it does not start.
+    pub fn start_file(module: &Path, settings: &[&str], arguments: &[&str]) -> Option<Server> {
         let settings = [&["faults", "yes"], settings].concat();
-        Server::start_in(make_directory(), Some((&module, &settings, true)), arguments)
+        Server::start_in(make_directory(), Some((module, &settings, true)), arguments)
     }
 
     /// A server with another module, its settings, and nothing preloaded; `None`, having said so,

@@ -33,6 +33,7 @@ fn every_fault_under_load() {
                 ("recursion", "recurse_for_ever (fault.c:"),
                 ("abort", "crashed: SIGABRT in save_task (save.c:"),
                 ("memory", "out of memory"),
+                ("kill", "killed by signal 9"),
                 ("hang", "not done at its deadline"),
             ] {
                 wait_until("the orbit is there", || server.number("ORBIT.RDB INFO", "orbit_pid") > 0);
@@ -56,7 +57,7 @@ fn every_fault_under_load() {
             std::panic::resume_unwind(panic);
         }
     });
-    assert_eq!(server.number("ORBIT.RDB INFO", "failed"), 5);
+    assert_eq!(server.number("ORBIT.RDB INFO", "failed"), 6);
     assert_eq!(server.number("ORBIT.RDB INFO", "forks"), 0, "{}", server.log());
 }
 
@@ -142,6 +143,30 @@ fn nothing_is_left() {
             !processes.into_iter().any(|p| std::fs::read_link(p.path().join("cwd")).is_ok_and(|cwd| cwd == path))
         });
     }
+}
+
+/// An upgrade of the package under a running server: the module's file is replaced. The orbit that
+/// has the old one crashes and is back.
+#[test]
+fn module_replaced() {
+    let Ok(built) = orbit_redis_rdb::build() else { panic!("the module builds") };
+    let directory = std::env::temp_dir().join(format!("orbit-rdb-upgrade-{}", std::process::id()));
+    std::fs::create_dir_all(&directory).expect("a directory");
+    let (file, new) = (directory.join("orbit_rdb.so"), directory.join("new.so"));
+    std::fs::copy(&built, &file).expect("a copy of the module");
+    if let Some(server) = Server::start_file(&file, &[], &[]) {
+        server.run("SET a 1");
+        std::fs::copy(&built, &new).expect("a copy of the module");
+        std::fs::rename(&new, &file).expect("the module replaced");
+        server.run("ORBIT.RDB FAULT segv");
+        server.run("BGSAVE");
+        assert!(!server.wait_for_save(), "the save fails");
+        server.wait_for_log("write_to_null (fault.c:");
+        wait_until("the orbit is back", || server.number("ORBIT.RDB INFO", "orbit_pid") > 0);
+        server.run("BGSAVE");
+        assert!(server.wait_for_save(), "the next save is good:\n{}", server.log());
+    }
+    std::fs::remove_dir_all(&directory).expect("removed");
 }
 
 /// Without LD_PRELOAD, the module says so and Redis does not start with it.

@@ -62,6 +62,8 @@ impl Server {
         let library =
             built.unwrap_or_else(|error| panic!("the library does not build: {error}")).join("orbit_herder.so");
         let directory = Directory::new("varnish", None);
+        // A copy of its own, which a test may replace.
+        fs::copy(&library, directory.path().join("orbit_herder.so")).expect("a copy of the library");
         // Where root starts it, the worker process is another user.
         let mode = |path: &Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).expect("its mode");
         mode(directory.path(), 0o755);
@@ -77,7 +79,7 @@ impl Server {
             command.args(["-p", parameter]);
         }
         if herder == Herder::Orbit {
-            command.env("LD_PRELOAD", library).env("ORBIT_HERDER_FAULTS", at("faults"));
+            command.env("LD_PRELOAD", at("orbit_herder.so")).env("ORBIT_HERDER_FAULTS", at("faults"));
         }
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("varnishd starts");
         let mut server = Server { child, directory };
@@ -167,12 +169,27 @@ impl Server {
             .collect()
     }
 
+    /// The file that orders faults: a word, and how many calls are still to do that harm.
+    pub fn faults(&self) -> PathBuf {
+        self.directory.path().join("faults")
+    }
+
     /// Has the next calls of the herder do harm.
     ///
     /// # Panics
     /// Where the order cannot be written.
     pub fn order_fault(&self, fault: &str, calls: u32) {
-        fs::write(self.directory.path().join("faults"), format!("{fault} {calls}\n")).expect("an order");
+        fs::write(self.faults(), format!("{fault} {calls}\n")).expect("an order");
+    }
+
+    /// Replaces the library's file, as an upgrade of its package does.
+    ///
+    /// # Panics
+    /// Where it cannot be replaced.
+    pub fn replace_library(&self) {
+        let (file, new) = (self.directory.path().join("orbit_herder.so"), self.directory.path().join("new.so"));
+        fs::copy(&file, &new).expect("a copy of the library");
+        fs::rename(new, file).expect("the library replaced");
     }
 
     /// Stops it, and waits until it has ended.

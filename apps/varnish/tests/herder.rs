@@ -122,3 +122,38 @@ fn worker_killed() {
     assert_eq!(burst(&server.socket(), "/slow", 35), 35);
     wait_until("its herder is in an orbit", || server.orbit().is_some());
 }
+
+/// An upgrade of the package under a running server: the orbit that has the old file crashes and is
+/// back, and so is a worker process that is started afterwards.
+#[test]
+fn library_replaced() {
+    let Some(mut server) = Server::start(Herder::Orbit, &[]) else { return };
+    server.replace_library();
+    server.order_fault("segv", 1);
+    assert_eq!(burst(&server.socket(), "/slow", 35), 35);
+    wait_until("the event is in the log", || server.log().contains("SIGSEGV at 0x0 in write_to_null (fault.c:"));
+    assert!(server.count("threads") > 10, "the next process makes threads:\n{}", server.log());
+    let worker = server.worker();
+    signal(worker, libc::SIGKILL);
+    wait_until("the next answers", || server.get("/").is_ok_and(|status| status == 200));
+    assert_ne!(server.worker(), worker);
+    assert_eq!(burst(&server.socket(), "/slow", 35), 35);
+    wait_until("its herder is in an orbit", || server.orbit().is_some());
+    let processes = server.processes();
+    server.stop(libc::SIGTERM);
+    wait_until_gone(&processes, "stopped after an upgrade");
+}
+
+/// A herder that hangs delays no stop.
+#[test]
+fn stopped_while_the_herder_hangs() {
+    let Some(mut server) = Server::start(Herder::Orbit, &[]) else { return };
+    server.order_fault("hang", 1_000);
+    assert_eq!(burst(&server.socket(), "/slow", 12), 12);
+    wait_until("it hangs", || std::fs::read_to_string(server.faults()).is_ok_and(|left| left != "hang 1000\n"));
+    let processes = server.processes();
+    let began = std::time::Instant::now();
+    server.stop(libc::SIGTERM);
+    wait_until_gone(&processes, "stopped while the herder hangs");
+    assert!(began.elapsed().as_secs() < 30, "{:?}", began.elapsed());
+}

@@ -3,9 +3,10 @@
 
 use super::lines::lines;
 use super::paper::{Figure, Task};
-use super::table::{self, Own, Row, Rows, number, snapshot};
+use super::table::{self, Own, Row, Rows, number, snapshot_of};
+use super::turns::{self, Done, Figures};
 use crate::reach::{Reach, ratio};
-use crate::stats::{Samples, Shuffle, Summary, median};
+use crate::stats::{Shuffle, Summary, median};
 use crate::{Bench, Progress};
 use orbit_apache::{Backend, Client, Server, Setup};
 use orbit_console::out::Failure;
@@ -43,9 +44,8 @@ fn balanced(backends: &[Backend], method: &str, line: &str) -> Setup {
     if has_module { setup.line(line) } else { setup }
 }
 
-/// Requests a second and CPU microseconds a request of a run of the clients. Every `proxied`-th
-/// request goes to a backend.
-fn load(server: &Server, proxied: u64, seconds: f64) -> Result<(f64, f64), Failure> {
+/// A run of the clients. Every `proxied`-th request goes to a backend.
+fn load(server: &Server, proxied: u64, seconds: f64) -> Result<Done, Failure> {
     let (stop, served) = (AtomicBool::new(false), AtomicU64::new(0));
     let (before, began) = (server.cpu(), Instant::now());
     let good = std::thread::scope(|scope| {
@@ -74,35 +74,53 @@ fn load(server: &Server, proxied: u64, seconds: f64) -> Result<(f64, f64), Failu
     if !good {
         return Err(Failure::text(format!("a request failed:\n{}", server.log())));
     }
-    let (took, count) = (began.elapsed().as_secs_f64(), served.into_inner().max(1) as f64);
-    Ok((count / took, (server.cpu() - before) * 1e6 / count))
+    let seconds = began.elapsed().as_secs_f64();
+    Ok(Done { requests: served.into_inner() as f64, seconds, cpu_seconds: server.cpu() - before })
 }
 
-/// Throughput and CPU time of several servers, which take turns.
+/// What servers that took turns came to.
+struct Compared {
+    /// Requests a second and CPU time a request, a server each.
+    figures: Vec<[Option<Summary>; 2]>,
+    /// What the task `name` of the first server did: calls, pages that they sent, in so many seconds.
+    calls: i64,
+    pages: i64,
+    seconds: f64,
+    /// Resident memory of the first server's child.
+    resident: f64,
+}
+
+/// Throughput and CPU time of several servers, which take turns; of the first also the calls of its
+/// task `name`.
 fn compare(
-    servers: &[Server],
+    setups: &[&Setup],
+    name: &str,
     progress: &Progress,
     at: usize,
     what: &str,
     proxied: u64,
     (rounds, seconds): (usize, f64),
-) -> Result<Vec<[Option<Summary>; 2]>, Failure> {
-    let mut figures: Vec<[Samples; 2]> = servers.iter().map(|_| Default::default()).collect();
+) -> Result<Compared, Failure> {
+    let mut figures: Vec<Figures> = setups.iter().map(|_| Figures::default()).collect();
     let mut shuffle = Shuffle::new(7);
-    for server in servers {
-        load(server, proxied, seconds / 4.0)?;
-    }
+    let (mut calls, mut pages, mut counted_for, mut resident) = (0, 0, 0.0, 0.0);
     for round in 0..rounds {
         progress.at(at + round, what);
-        let mut order: Vec<usize> = (0..servers.len()).collect();
-        shuffle.shuffle(&mut order);
-        for nth in order {
-            let (rate, cpu) = load(&servers[nth], proxied, seconds)?;
-            figures[nth][0].add_figure(rate);
-            figures[nth][1].add_figure(cpu);
+        let servers = setups.iter().map(|setup| server(setup)).collect::<Result<Vec<_>, _>>()?;
+        for server in &servers {
+            load(server, proxied, seconds / 8.0)?;
         }
+        let counters = || [format!("{name}_calls"), format!("{name}_pages")].map(|of| servers[0].state(&of));
+        let (before, began) = (counters(), Instant::now());
+        turns::round(&servers, &mut figures, &mut shuffle, seconds, |server, seconds| load(server, proxied, seconds))?;
+        counted_for += began.elapsed().as_secs_f64();
+        let after = counters();
+        calls += after[0] - before[0];
+        pages += after[1] - before[1];
+        resident = table::resident_kib(servers[0].state("child_pid") as i32);
     }
-    Ok(figures.iter().map(|of| [of[0].summary(), of[1].summary()]).collect())
+    let figures = figures.iter().map(Figures::summaries).collect();
+    Ok(Compared { figures, calls, pages, seconds: counted_for, resident })
 }
 
 /// Bounds of throughput and of CPU time a request, ours and stock's.
@@ -123,15 +141,21 @@ fn balancer(
     at: usize,
     run: (usize, f64),
 ) -> Result<Vec<Row>, Failure> {
-    let servers = [
-        server(&balanced(backends, "orbit", WITHOUT_WATCHDOG))?,
-        server(&balanced(backends, "byrequests", ""))?,
-        server(&balanced(backends, "orbit", &format!("{WITHOUT_WATCHDOG}\nOrbitWait On")))?,
+    let stock = balanced(backends, "byrequests", "");
+    let waits = format!("{WITHOUT_WATCHDOG}\nOrbitWait On");
+    let setups = [
+        &balanced(backends, "orbit", WITHOUT_WATCHDOG),
+        &stock,
+        &stock,
+        &balanced(backends, "orbit", &waits),
     ];
-    let before = (servers[0].state("balancer_calls"), servers[0].state("balancer_pages"), Instant::now());
-    let figures = compare(&servers, progress, at, what, proxied, run)?;
+    let compared = compare(&setups, "balancer", progress, at, what, proxied, run)?;
+    let figures = &compared.figures;
     let (rate, cpu) = bounds(what, &figures[0], &figures[1]);
-    let rivals = |nth: usize| [("byrequests", figures[1][nth]), ("orbit, each request waits", figures[2][nth])];
+    let rivals = |nth: usize| {
+        let names = ["byrequests", "byrequests, another server", "orbit, each request waits"];
+        [0, 1, 2].map(|of| (names[of], figures[of + 1][nth]))
+    };
     // The paper's load proxies a tenth.
     let of = |figure| if proxied == 10 { OWN.repeats(Task::T2, figure) } else { OWN };
     let row = |name: &str, unit, nth: usize, bounds: &[Reach], figure| {
@@ -141,43 +165,39 @@ fn balancer(
         row("throughput", "requests/s", 0, &rate, Figure::Throughput),
         row("CPU time a request", "us", 1, &cpu, Figure::CpuTime),
     ];
-    // Each server has a third of the time.
-    let busy = before.2.elapsed().as_secs_f64() / servers.len() as f64;
     if proxied == 10 {
-        rows.extend(calls(&servers[0], "balancer", Task::T2, (before.0, before.1), busy));
+        // A request makes the calls: each server has its share of the time.
+        let busy = compared.seconds / setups.len() as f64;
+        rows.extend(calls(&compared, "balancer", Task::T2, busy));
     }
     bench.reach(rate.into_iter().chain(cpu));
     Ok(rows)
 }
 
 /// Table 4 and table 6: calls a second, and what a call sends, of a task.
-fn calls(server: &Server, name: &str, task: Task, before: (i64, i64), seconds: f64) -> Vec<Row> {
-    let calls = server.state(&format!("{name}_calls")) - before.0;
-    let pages = server.state(&format!("{name}_pages")) - before.1;
-    let kib = 4.0 * pages as f64 / calls.max(1) as f64;
-    let rate = number(&format!("{name}: calls"), "calls/s", calls as f64 / seconds, OWN.repeats(task, Figure::Calls));
-    let child = server.state("child_pid") as i32;
-    [rate].into_iter().chain(snapshot(name, kib, child, OWN, task)).collect()
+fn calls(compared: &Compared, name: &str, task: Task, seconds: f64) -> Vec<Row> {
+    let kib = 4.0 * compared.pages as f64 / compared.calls.max(1) as f64;
+    let rate = compared.calls as f64 / seconds;
+    let rate = number(&format!("{name}: calls"), "calls/s", rate, OWN.repeats(task, Figure::Calls));
+    [rate].into_iter().chain(snapshot_of(name, kib, compared.resident, OWN, task)).collect()
 }
 
 fn watchdog(bench: &mut Bench, progress: &Progress, at: usize, run: (usize, f64)) -> Result<Vec<Row>, Failure> {
     let what = "pages of 1 KB";
     let stock = Setup { has_module: false, ..Setup::default() };
-    let servers = [server(&Setup::default())?, server(&stock)?];
-    let before = (servers[0].state("watchdog_calls"), servers[0].state("watchdog_pages"), Instant::now());
-    let figures = compare(&servers, progress, at, what, 0, run)?;
+    let compared = compare(&[&Setup::default(), &stock, &stock], "watchdog", progress, at, what, 0, run)?;
+    let figures = &compared.figures;
     let (rate, cpu) = bounds(what, &figures[0], &figures[1]);
     let row = |name: &str, unit, nth: usize, bounds: &[Reach], figure| {
-        let rival = [("none", figures[1][nth])];
+        let rivals = [("none", figures[1][nth]), ("none, another server", figures[2][nth])];
         let own = OWN.repeats(Task::T3, figure);
-        table::row(&format!("watchdog, {what}: {name}"), unit, figures[0][nth], &rival, bounds, own)
+        table::row(&format!("watchdog, {what}: {name}"), unit, figures[0][nth], &rivals, bounds, own)
     };
     let mut rows = vec![
         row("throughput", "requests/s", 0, &rate, Figure::Throughput),
         row("CPU time a request", "us", 1, &cpu, Figure::CpuTime),
     ];
-    let took = before.2.elapsed().as_secs_f64();
-    rows.extend(calls(&servers[0], "watchdog", Task::T3, (before.0, before.1), took));
+    rows.extend(calls(&compared, "watchdog", Task::T3, compared.seconds));
     bench.reach(rate.into_iter().chain(cpu));
     Ok(rows)
 }

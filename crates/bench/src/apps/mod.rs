@@ -17,6 +17,7 @@ mod redis_rdb;
 mod sheet;
 mod summary;
 mod table;
+mod turns;
 mod varnish;
 mod ycsb;
 
@@ -24,7 +25,9 @@ use super::{Bench, Common};
 use clap::ValueEnum;
 use orbit_console::out::{Done, Failure};
 use sheet::Sheet;
+use std::io::Write as _;
 use std::process::ExitCode;
+use std::time::Instant;
 use table::Rows;
 
 /// Measures auxiliary tasks in real servers against the servers' own.
@@ -76,13 +79,25 @@ impl Part {
     }
 }
 
+/// Says which part begins: all of them take long.
+fn announce(nth: usize, count: usize, part: Part, began: Instant) {
+    let name = part.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
+    let minutes = began.elapsed().as_secs_f64() / 60.0;
+    // A terminal that is gone is no reason to stop measuring.
+    let _ = writeln!(std::io::stderr(), "part {} of {count}, {name}; {minutes:.0} min so far", nth + 1);
+}
+
 pub fn run(args: &Args) -> Done {
     let mut bench = Bench::start("apps", &args.common)?;
     let mut rows = Rows::new();
     let mut is_whole = true;
     let parts = args.part.map_or_else(|| Part::value_variants().to_vec(), |part| vec![part]);
     let is_all = parts.len() > 1;
-    for part in parts {
+    let (count, began) = (parts.len(), Instant::now());
+    for (nth, part) in parts.into_iter().enumerate() {
+        if is_all {
+            announce(nth, count, part, began);
+        }
         match part.run(&mut bench, args.common.quick) {
             Ok(more) => rows.extend(more),
             // The others' figures are of use all the same.

@@ -84,7 +84,12 @@ pub fn one(figure: f64) -> Option<Summary> {
 
 /// Table 6: a snapshot's size, and its share of the resident memory of the process `main`.
 pub fn snapshot(what: &str, kib: f64, main: i32, own: Own, task: Task) -> [Row; 2] {
-    let share = 100.0 * kib / resident_kib(main).max(1.0);
+    snapshot_of(what, kib, resident_kib(main), own, task)
+}
+
+/// The same where the resident memory is known.
+pub fn snapshot_of(what: &str, kib: f64, resident_kib: f64, own: Own, task: Task) -> [Row; 2] {
+    let share = 100.0 * kib / resident_kib.max(1.0);
     [
         number(&format!("{what}: snapshot"), "KiB", kib, own.repeats(task, Figure::SnapshotSize)),
         number(&format!("{what}: snapshot, share of memory"), "%", share, own.repeats(task, Figure::SnapshotShare)),
