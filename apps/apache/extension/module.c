@@ -1,6 +1,7 @@
 /* mod_orbit: settings, hooks, set-up of a child. */
 #define ORBIT_DECLARES_MODULE
 #include "module.h"
+#include "task.h"
 
 #include "apr_strings.h"
 
@@ -18,18 +19,13 @@ static server_rec *main_server;
 
 bool task_start(struct task_state *task, const char *name, orbit_entry entry, void *(*init)(void))
 {
-    struct orbit_limits limits = ORBIT_LIMITS_INIT;
-    struct orbit_options options = ORBIT_OPTIONS_INIT;
-    limits.memory = (uint64_t)settings.memory_mb << 20;
-    options.name = name;
-    options.entry = entry;
-    options.init = init;
-    options.limits = &limits;
-    options.flags = ORBIT_DATA_ONLY;
-    options.deadline_us = (uint64_t)settings.deadline_ms * 1000;
-    options.log_size = 1 << 18;
+    struct task_process process;
+    task_describe(&process, name, entry, (uint64_t)settings.memory_mb << 20);
+    process.options.init = init;
+    process.options.deadline_us = (uint64_t)settings.deadline_ms * 1000;
+    process.options.log_size = 1 << 18;
     task->name = name;
-    task->orbit = orbit_create_with(&options);
+    task->orbit = orbit_create_with(&process.options);
     if (!task->orbit)
         ap_log_error(APLOG_MARK, APLOG_ERR, 0, main_server, "%s: no orbit: %s", name, orbit_last_error());
     return task->orbit != NULL;

@@ -1,5 +1,6 @@
 /* The orbit and its calls. All but calls_interrupt is called by the plugin's thread. */
 #include "plugin.h"
+#include "task.h"
 
 #include <orbit.h>
 #include <stdlib.h>
@@ -13,18 +14,13 @@ static volatile bool is_interrupted;
 bool calls_start(void)
 {
     struct orbit_config config = ORBIT_CONFIG_INIT;
-    struct orbit_limits limits = ORBIT_LIMITS_INIT;
-    struct orbit_options options = ORBIT_OPTIONS_INIT;
+    struct task_process task;
     config.spares = 0;
     config.window = (size_t)1 << 30;
     config.shared_memory = ORBIT_SHARED_ABSENT;
-    limits.memory = (uint64_t)setting_memory << 20;
-    options.name = "orbit-deadlock";
-    options.entry = search_task;
-    options.limits = &limits;
-    options.flags = ORBIT_DATA_ONLY;
+    task_describe(&task, "orbit-deadlock", search_task, (uint64_t)setting_memory << 20);
     is_interrupted = false;
-    if (orbit_init_with(&config) < 0 || !(orbit = orbit_create_with(&options)) ||
+    if (orbit_init_with(&config) < 0 || !(orbit = orbit_create_with(&task.options)) ||
         !(area = orbit_area_create(1 << 20, NULL))) {
         log_event(true, "no orbit: %s", orbit_last_error());
         return false;

@@ -8,6 +8,7 @@
  * it may have stored its file. The others wait here, also while the orbit is started again.
  */
 #include "dav.h"
+#include "task.h"
 
 #include <sys/eventfd.h>
 
@@ -57,28 +58,23 @@ static void init_timer(ngx_event_t *timer, ngx_event_handler_pt handler, ngx_log
 ngx_int_t dav_orbit_start(ngx_cycle_t *cycle, const dav_main_conf *conf)
 {
     struct orbit_config config = ORBIT_CONFIG_INIT;
-    struct orbit_options options = ORBIT_OPTIONS_INIT;
-    struct orbit_limits limits = ORBIT_LIMITS_INIT;
+    struct task_process task;
     /* No areas: a call has all in its arguments. */
     config.window = 16 << 20;
-    limits.memory = conf->memory;
-    options.name = "nginx-put";
-    options.entry = put_task;
-    options.init = put_init;
-    options.limits = &limits;
-    options.pass_fds = &put_done_fd;
-    options.pass_fd_count = 1;
-    options.pending = ORBIT_PENDING_KEEP;
-    options.when_full = ORBIT_FULL_FAIL;
-    options.flags = ORBIT_DATA_ONLY;
-    options.down_wait_us = 1;
+    task_describe(&task, "nginx-put", put_task, conf->memory);
+    task.options.init = put_init;
+    task.options.pass_fds = &put_done_fd;
+    task.options.pass_fd_count = 1;
+    task.options.pending = ORBIT_PENDING_KEEP;
+    task.options.when_full = ORBIT_FULL_FAIL;
+    task.options.down_wait_us = 1;
     /* Template and orbit are copies of this process, and have its title. */
     if (ngx_process == NGX_PROCESS_WORKER)
         ngx_setproctitle("template of orbits");
     orbit = NULL;
     if (put_done_fd < 0)
         put_done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (put_done_fd < 0 || orbit_init_with(&config) < 0 || !(orbit = orbit_create_with(&options))) {
+    if (put_done_fd < 0 || orbit_init_with(&config) < 0 || !(orbit = orbit_create_with(&task.options))) {
         ngx_log_error(NGX_LOG_ALERT, cycle->log, 0, "orbit_dav: could not set up the process for PUT: %s",
                       put_done_fd < 0 ? strerror(errno) : orbit_last_error());
         orbit_shutdown();

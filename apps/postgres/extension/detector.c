@@ -2,6 +2,7 @@
  * that), or in the worker itself (where the server's own detector would crash). One call at a
  * time; each hands back cycles. */
 #include "detector.h"
+#include "task.h"
 
 #include <errno.h>
 #include <orbit.h>
@@ -27,11 +28,9 @@ static struct lock_scan *called_scan;
 static found_function called_found;
 static instr_time called_at;
 
-static struct orbit_limits limits(void)
+static uint64 memory(void)
 {
-    struct orbit_limits limits = ORBIT_LIMITS_INIT;
-    limits.memory = (uint64)setting_memory << 20;
-    return limits;
+    return (uint64)setting_memory << 20;
 }
 
 /* Runs in the orbit, before its first call: no exit callbacks, which would release what the
@@ -45,26 +44,22 @@ static void *leave_the_cluster(void)
 
 static void start_orbit(void)
 {
-    struct orbit_limits bounds = limits();
-    struct orbit_options options = ORBIT_OPTIONS_INIT;
+    struct task_process task;
     struct orbit_area_options region = ORBIT_AREA_OPTIONS_INIT;
     struct orbit_config config = ORBIT_CONFIG_INIT;
     /* The cluster's memory, main segment and dynamic ones of whatever type: the orbit has none
      * of it. */
     config.shared_memory = ORBIT_SHARED_ABSENT;
-    options.name = "pg-deadlock";
-    options.entry = search_task;
-    options.init = leave_the_cluster;
-    options.limits = &bounds;
-    options.flags = ORBIT_DATA_ONLY;
-    options.deadline_us = (uint64)setting_deadline * 1000;
+    task_describe(&task, "pg-deadlock", search_task, memory());
+    task.options.init = leave_the_cluster;
+    task.options.deadline_us = (uint64)setting_deadline * 1000;
     region.name = "lock waits";
     region.limit = (size_t)1 << 30;
     /* What becomes an orphan of the worker must become its child: where the postmaster is
      * process 1 of a container, it would take a killed orphan for a crashed backend. */
     if (prctl(PR_SET_CHILD_SUBREAPER, 1) != 0)
         ereport(ERROR, (errmsg("orbit_deadlock: could not become a subreaper: %m")));
-    if (orbit_init_with(&config) < 0 || !(orbit = orbit_create_with(&options))
+    if (orbit_init_with(&config) < 0 || !(orbit = orbit_create_with(&task.options))
         || !(area = orbit_area_create_with(&region)))
         ereport(ERROR, (errmsg("orbit_deadlock: could not set up the detector's process: %s", orbit_last_error()),
                         errhint("Deadlocks are broken by the server itself after orbit_deadlock.server_timeout.")));
@@ -116,7 +111,7 @@ void detector_reap_orphans(void)
 
 void detector_reload(void)
 {
-    struct orbit_limits bounds = limits();
+    struct orbit_limits bounds = task_limits(memory());
     if (orbit && orbit_set_limits(orbit, &bounds) < 0)
         ereport(WARNING, (errmsg("orbit_deadlock: could not change the limits of the detector: "
             "%s", orbit_last_error())));

@@ -5,6 +5,7 @@
  */
 #define _GNU_SOURCE
 #include "rdb.h"
+#include "task.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -68,19 +69,14 @@ static long save_task(void *store, void *raw)
 
 bool save_init(void)
 {
-    struct orbit_options options = ORBIT_OPTIONS_INIT;
-    struct orbit_limits limits = ORBIT_LIMITS_INIT;
-    limits.memory = (uint64_t)save_settings.memory_mb << 20;
-    options.limits = &limits;
-    options.deadline_us = (uint64_t)save_settings.deadline_s * 1000000;
+    struct task_process task;
+    task_describe(&task, "redis-rdb", save_task, (uint64_t)save_settings.memory_mb << 20);
+    task.options.deadline_us = (uint64_t)save_settings.deadline_s * 1000000;
     *(void **)&rdb_save = dlsym(RTLD_DEFAULT, "rdbSave");
     *(void **)&rdb_populate_save_info = dlsym(RTLD_DEFAULT, "rdbPopulateSaveInfo");
-    options.name = "redis-rdb";
-    options.entry = save_task;
-    options.flags = ORBIT_DATA_ONLY;
     /* Redis does not wait for an orbit that is down: it forks. */
-    options.down_wait_us = 1000;
-    return rdb_save && rdb_populate_save_info && orbit_init() == 0 && (orbit = orbit_create_with(&options)) != NULL;
+    task.options.down_wait_us = 1000;
+    return rdb_save && rdb_populate_save_info && orbit_init() == 0 && (orbit = orbit_create_with(&task.options)) != NULL;
 }
 
 void save_set_file(const char *name)

@@ -15,6 +15,7 @@
 #include <time.h>
 
 #include "fault.h"
+#include "task.h"
 
 struct query {
     sqlite3 *db;
@@ -52,15 +53,11 @@ static void die(const char *what)
 /* The library and the orbit, made before the heap: they allocate outside of it. */
 static struct orbit *make_orbit(void)
 {
-    struct orbit_options options = ORBIT_OPTIONS_INIT;
-    struct orbit_limits limits = ORBIT_LIMITS_INIT;
+    struct task_process task;
     struct orbit *orbit;
-    limits.memory = (uint64_t)256 << 20;
-    options.name = "query";
-    options.entry = run_query;
-    options.limits = &limits;
-    options.deadline_us = 5 * 1000 * 1000;
-    if (orbit_init() < 0 || !(orbit = orbit_create_with(&options)))
+    task_describe(&task, "query", run_query, (uint64_t)256 << 20);
+    task.options.deadline_us = 5 * 1000 * 1000;
+    if (orbit_init() < 0 || !(orbit = orbit_create_with(&task.options)))
         die("no orbit");
     return orbit;
 }

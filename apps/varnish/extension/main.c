@@ -6,6 +6,7 @@
  */
 #define _GNU_SOURCE
 #include "herder.h"
+#include "task.h"
 
 #include <dlfcn.h>
 #include <errno.h>
@@ -96,17 +97,12 @@ static int call(orbit_entry entry, const struct herder_view *view, void *bytes, 
 static int start_orbit(void)
 {
     struct orbit_config config = ORBIT_CONFIG_INIT;
-    struct orbit_options options = ORBIT_OPTIONS_INIT;
-    struct orbit_limits limits = ORBIT_LIMITS_INIT;
+    struct task_process task;
     config.window = 16 << 20;
-    limits.memory = MEMORY;
-    options.name = "varnish-herder";
-    options.entry = herder_task;
-    options.init = herder_init;
-    options.limits = &limits;
-    options.pending = ORBIT_PENDING_KEEP;
-    options.flags = ORBIT_DATA_ONLY;
-    if (orbit_init_with(&config) < 0 || !(orbit = orbit_create_with(&options))) {
+    task_describe(&task, "varnish-herder", herder_task, MEMORY);
+    task.options.init = herder_init;
+    task.options.pending = ORBIT_PENDING_KEEP;
+    if (orbit_init_with(&config) < 0 || !(orbit = orbit_create_with(&task.options))) {
         log_text("no process for the herder: ", orbit_last_error());
         return -1;
     }

@@ -26,6 +26,7 @@ use clap::ValueEnum;
 use orbit_console::out::{Done, Failure};
 use sheet::Sheet;
 use std::io::Write as _;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::process::ExitCode;
 use std::time::Instant;
 use table::Rows;
@@ -79,6 +80,17 @@ impl Part {
     }
 }
 
+/// Runs a part. One that panics, as where a server does not start in time, has failed: the others'
+/// figures are not lost with it.
+fn attempt(part: Part, bench: &mut Bench, quick: bool) -> Result<Rows, Failure> {
+    let run = AssertUnwindSafe(|| part.run(bench, quick));
+    catch_unwind(run).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<String>().cloned();
+        let text = text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        Err(Failure::text(text.unwrap_or_else(|| "it panicked".to_owned())))
+    })
+}
+
 /// Says which part begins: all of them take long.
 fn announce(nth: usize, count: usize, part: Part, began: Instant) {
     let name = part.to_possible_value().map(|value| value.get_name().to_owned()).unwrap_or_default();
@@ -98,7 +110,7 @@ pub fn run(args: &Args) -> Done {
         if is_all {
             announce(nth, count, part, began);
         }
-        match part.run(&mut bench, args.common.quick) {
+        match attempt(part, &mut bench, args.common.quick) {
             Ok(more) => rows.extend(more),
             // The others' figures are of use all the same.
             Err(failure) if is_all => {
