@@ -133,11 +133,11 @@ static int order_fault(struct context *ctx, const char *kind)
     int32_t fault = fault_by_name(kind, "abort");
     if (!faults_permitted)
         return reply_error(ctx, "ERR faults are not permitted: load the module with faults yes");
-    if (fault != FAULT_NONE && fault != FAULT_LIE && fault != FAULT_KILL) {
+    if (fault != FAULT_NONE && fault != FAULT_LIE) {
         save_set_fault(fault);
         return reply_status(ctx, "OK");
     }
-    return reply_error(ctx, "ERR faults: segv, hang, recursion, abort, memory");
+    return reply_error(ctx, "ERR faults: segv, hang, recursion, abort, memory, kill");
 }
 
 static int orbit_rdb_command(struct context *ctx, struct string **words, int count)
@@ -147,7 +147,7 @@ static int orbit_rdb_command(struct context *ctx, struct string **words, int cou
         return info(ctx);
     if (count == 3 && strcasecmp(sub, "FAULT") == 0)
         return order_fault(ctx, string_bytes(words[2], NULL));
-    return reply_error(ctx, "ERR usage: ORBIT.RDB INFO, or ORBIT.RDB FAULT segv|hang|recursion|abort|memory");
+    return reply_error(ctx, "ERR usage: ORBIT.RDB INFO, or ORBIT.RDB FAULT segv|hang|recursion|abort|memory|kill");
 }
 
 static int refuse(struct context *ctx, const char *why)

@@ -106,7 +106,7 @@ impl Question for Len {
     }
 }
 
-/// `ORBIT.FAULT segv|abort|hang|oom|leak`: has the orbit do harm, and says how the call ended.
+/// `ORBIT.FAULT segv|abort|hang|oom|leak|recursion|kill`: has the orbit do harm, and says how the call ended.
 pub fn fault(ctx: &Context, args: Vec<RedisString>) -> RedisResult {
     if args.len() != 2 {
         return Err(RedisError::WrongArity);
@@ -118,7 +118,9 @@ pub fn fault(ctx: &Context, args: Vec<RedisString>) -> RedisResult {
     }
     match Fault::named(args[1].as_slice()) {
         Some(fault) => query::wait_for(ctx, Box::new(fault)),
-        None => Err(RedisError::Str("ERR there is no such fault: there are segv, abort, hang, oom, leak")),
+        None => {
+            Err(RedisError::Str("ERR there is no such fault: there are segv, abort, hang, oom, leak, recursion, kill"))
+        }
     }
 }
 

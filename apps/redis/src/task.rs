@@ -46,12 +46,16 @@ pub enum Fault {
     Oom,
     /// Loses memory with every later call.
     Leak,
+    /// Recurses until the stack ends.
+    Recursion,
+    /// kill -9 of its own process.
+    Kill,
 }
 
 impl Fault {
     /// By its name, in any case.
     pub fn named(name: &[u8]) -> Option<Fault> {
-        [Fault::Segv, Fault::Abort, Fault::Hang, Fault::Oom, Fault::Leak]
+        [Fault::Segv, Fault::Abort, Fault::Hang, Fault::Oom, Fault::Leak, Fault::Recursion, Fault::Kill]
             .into_iter()
             .find(|fault| name.eq_ignore_ascii_case(format!("{fault:?}").as_bytes()))
     }
@@ -154,6 +158,17 @@ pub unsafe extern "C" fn harm(store: *mut c_void, args: *mut c_void) -> c_long {
         }
     } else if fault == Fault::Leak as u64 {
         store.leaking = true;
+    } else if fault == Fault::Recursion as u64 {
+        black_box(recurse_for_ever(1));
+    } else if fault == Fault::Kill as u64 {
+        // SIGKILL to a process's own pid does not fail.
+        let _ = orbit_linux::signals::send(std::process::id() as i32, libc::SIGKILL);
     }
     0
+}
+
+#[inline(never)]
+fn recurse_for_ever(depth: usize) -> usize {
+    let frame = black_box([depth; 64]);
+    if depth == 0 { 0 } else { recurse_for_ever(depth.wrapping_add(1)) + frame[depth % 64] }
 }

@@ -43,6 +43,8 @@ fn clients_see_no_error() {
                     ("hang", "deadline"),
                     ("oom", "memory"),
                     ("leak", "leaking"),
+                    ("recursion", "SIGSEGV"),
+                    ("kill", "signal 9"),
                 ] {
                     let (mut crashes, mut answer) = (0, String::new());
                     // A hand-over has 300 ms. If a loaded machine gives it less, its end takes the
