@@ -76,7 +76,8 @@ bool save_init(void)
     *(void **)&rdb_populate_save_info = dlsym(RTLD_DEFAULT, "rdbPopulateSaveInfo");
     /* Redis does not wait for an orbit that is down: it forks. */
     task.options.down_wait_us = 1000;
-    return rdb_save && rdb_populate_save_info && orbit_init() == 0 && (orbit = orbit_create_with(&task.options)) != NULL;
+    return rdb_save && rdb_populate_save_info && orbit_init() == 0 &&
+           (orbit = orbit_create_with(&task.options)) != NULL;
 }
 
 void save_set_file(const char *name)

@@ -106,7 +106,8 @@ impl Question for Len {
     }
 }
 
-/// `ORBIT.FAULT segv|abort|hang|oom|leak|recursion|kill`: has the orbit do harm, and says how the call ended.
+/// `ORBIT.FAULT segv|abort|hang|oom|leak|recursion|kill`: has the orbit do harm, and says how the
+/// call ended.
 pub fn fault(ctx: &Context, args: Vec<RedisString>) -> RedisResult {
     if args.len() != 2 {
         return Err(RedisError::WrongArity);

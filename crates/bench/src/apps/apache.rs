@@ -82,7 +82,8 @@ fn load(server: &Server, proxied: u64, seconds: f64) -> Result<Done, Failure> {
 struct Compared {
     /// Requests a second and CPU time a request, a server each.
     figures: Vec<[Option<Summary>; 2]>,
-    /// What the task `name` of the first server did: calls, pages that they sent, in so many seconds.
+    /// What the task `name` of the first server did: calls, and pages that they sent, in so many
+    /// seconds.
     calls: i64,
     pages: i64,
     seconds: f64,

@@ -39,8 +39,8 @@ impl Figures {
     }
 }
 
-/// A round: the servers take turns, in random order, each for `seconds` in all. `figures` are of the
-/// same kinds.
+/// A round: the servers take turns, in random order, each for `seconds` in all. `figures` are of
+/// the same kinds.
 ///
 /// # Errors
 /// Those of `load`.
