@@ -1,6 +1,6 @@
 //! For build scripts: compiles a kernel half written in C to a BPF object.
 //!
-//! Owns: the compiler's options, and what is said where it is not available. The crates `pins`,
+//! Owns: the compiler's options, and the message where it is missing. The crates `pins`,
 //! `shd` and `uprobe` embed what it makes.
 
 use std::path::PathBuf;
@@ -8,11 +8,12 @@ use std::process::Command;
 use std::{env, fs};
 
 /// Compiles `bpf/NAME.bpf.c` of the package that is built to `NAME.bpf.o` in `OUT_DIR`, with clang
-/// or what `CLANG` names. If that fails, the build does, saying what `who` needs.
+/// or what `CLANG` names. If that fails, so does the build, with a message that says what `purpose`
+/// (a plural or "sections by name") needs.
 ///
 /// # Panics
 /// Outside a build script: cargo sets `OUT_DIR` there.
-pub fn compile(name: &str, who: &str) {
+pub fn compile(name: &str, purpose: &str) {
     println!("cargo::rerun-if-changed=bpf");
     println!("cargo::rerun-if-env-changed=CLANG");
     let clang = env::var("CLANG").unwrap_or_else(|_| "clang".into());
@@ -34,7 +35,7 @@ pub fn compile(name: &str, who: &str) {
     // A part of it must not be taken for the whole.
     let _ = fs::remove_file(object);
     println!(
-        "cargo::error={clang} could not compile {source}; {who} need clang 12 or newer and libbpf's headers to \
+        "cargo::error={clang} could not compile {source}; {purpose} need clang 12 or newer and libbpf's headers to \
          build: install them \
          (Debian, Ubuntu: apt-get install clang libbpf-dev; Fedora: dnf install clang libbpf-devel), or set CLANG to \
          another clang"

@@ -85,7 +85,7 @@ fn the_store_is_made_anew_after_a_crash_and_the_error_says_where() {
         || vec![40u32],
         |store: &mut Vec<u32>, crash: &bool| {
             store.push(1);
-            assert!(!crash, "told to");
+            assert!(!crash, "as requested");
             store.iter().sum::<u32>()
         },
     );

@@ -58,10 +58,10 @@ impl Region {
     }
 }
 
-/// Where [`free_address`] looks: far from where the kernel puts programs, heaps and libraries.
+/// Where [`free_address`] searches: far from where the kernel puts programs, heaps and libraries.
 const FROM: u64 = 0x1000_0000_0000;
 const UNTIL: u64 = 0x5000_0000_0000;
-/// Where memory for arguments is looked for: before that.
+/// Where room for arguments is searched for: below that.
 const SCRATCH_FROM: u64 = 0x0800_0000_0000;
 
 /// Returns an address at which `len` bytes are free in all of the processes now. It may be taken a

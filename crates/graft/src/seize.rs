@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 /// How long a thread may take to stop that runs, or waits for a CPU.
-const PATIENCE: Duration = Duration::from_secs(10);
+const MAX_WAIT_FOR_STOP: Duration = Duration::from_secs(10);
 /// And one that waits in the kernel where no signal reaches it.
 const PATIENCE_IN_KERNEL: Duration = Duration::from_millis(250);
 
@@ -53,7 +53,7 @@ pub(crate) fn all(process: &Process) -> Result<BTreeMap<i32, Held>, Error> {
         if seized.waits.is_empty() && (is_whole || listed.is_empty()) {
             break;
         }
-        if since.elapsed() > PATIENCE {
+        if since.elapsed() > MAX_WAIT_FOR_STOP {
             let why = "its threads come and go faster than they can be listed".into();
             return Err(Error::NotStopped { tid: pid, waited: since.elapsed(), why });
         }
@@ -176,7 +176,7 @@ pub(crate) fn next(pid: i32, tid: i32) -> Result<Stop, Error> {
             if matches!(letter, 'Z' | 'X') {
                 return Ok(Stop::Ended);
             }
-            if waited > PATIENCE || waited > PATIENCE_IN_KERNEL && letter == 'D' {
+            if waited > MAX_WAIT_FOR_STOP || waited > PATIENCE_IN_KERNEL && letter == 'D' {
                 return Err(Error::NotStopped { tid, waited, why });
             }
         }

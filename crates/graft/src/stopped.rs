@@ -250,7 +250,7 @@ impl<'p> Stopped<'p> {
 
 impl Drop for Stopped<'_> {
     fn drop(&mut self) {
-        // Nobody is left who could be told.
+        // A failure has no one to go to: drop returns nothing.
         let _ = self.give_back();
     }
 }

@@ -77,7 +77,7 @@ fn a_stopped_program_stays_stopped() {
         })
         .expect("a call");
     subject.is_unharmed();
-    // And told to stop.
+    // Also while SIGSTOP arrives.
     subject
         .process
         .while_stopped(|stopped| {
@@ -219,7 +219,7 @@ fn one_that_is_traced_names_the_tracer() {
 }
 
 #[test]
-fn who_may_not_trace_is_told_why() {
+fn an_error_says_why_tracing_is_not_permitted() {
     if !may_trace() || !is_root() {
         return;
     }

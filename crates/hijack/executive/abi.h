@@ -197,8 +197,8 @@ _Static_assert(sizeof(struct channel) == 256, "four cache lines");
 #define CHANNEL_IDLE 0
 #define CHANNEL_REQUEST 1 /* only the caller and the receiver change it from here */
 #define CHANNEL_TAKEN 2   /* only the receiver does; a caller does for a receiver that has died */
-#define CHANNEL_SLEEPS 3  /* idle, and who makes the request wakes the receiver */
-#define CALLER_SLEEPS 1u  /* who replies wakes the caller */
+#define CHANNEL_SLEEPS 3  /* idle; the next caller wakes the receiver */
+#define CALLER_SLEEPS 1u  /* the receiver wakes the caller with its reply */
 #define CHANNELS 64
 
 #define QUESTION_REGISTERS 15

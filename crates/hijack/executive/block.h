@@ -62,7 +62,7 @@ struct block {
     u64 object_sp;        /* stack to return to from the policy object; 0: it does not run */
     u32 tid, pid;
     u32 index;       /* of this block */
-    u32 sys_blocked; /* whether SIGSYS looks blocked */
+    u32 sys_blocked; /* whether SIGSYS seems blocked */
     u32 sys_next;    /* the same once the current call has succeeded */
     u32 deferred_signal;
     struct action_table *table;
@@ -237,8 +237,8 @@ int is_memory_file(i64 file);
 
 /* execve.c */
 extern char executable[4096]; /* path of the guest's program */
-/* The process is about to become this user, who must be able to attach the shared memory after
- * exec. */
+/* The process is about to become this user, which needs the right to attach the shared memory
+ * after exec. */
 void share_with(u32 user);
 i64 do_execve(struct block *block, i64 directory, u64 path, u64 arguments, u64 environment, u64 flags);
 

@@ -12,7 +12,7 @@
 
 #define REACH 512 /* what is rewritten for a site is nearer */
 
-static u32 applied HOT; /* hint_generation when all ranges were last looked at */
+static u32 applied HOT; /* hint_generation when all ranges were last checked */
 static u32 is_off HOT;
 
 void use_hints(int on) { is_off = !on || (options & OPTION_NO_REWRITE); }

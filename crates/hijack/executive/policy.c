@@ -78,7 +78,7 @@ static int applies(struct block *block, struct rule *rule) {
     return 1;
 }
 
-/* xorshift64: who is met by a chance does not repeat, and needs no lock. */
+/* xorshift64: the sequence of draws does not repeat, and needs no lock. */
 static u32 draw(struct block *block) {
     block->random ^= block->random << 13;
     block->random ^= block->random >> 7;

@@ -3,7 +3,7 @@
  *
  * - `mov $number, %eax; ...; syscall`: the mov becomes a jump to a *trampoline* within 2 GiB, which
  *   sets eax, has copies of the instructions between, and goes to the stub. Those and the syscall
- *   instruction stay, for those who jump to them.
+ *   instruction stay, for jumps to them.
  * - Otherwise the syscall becomes a two-byte jump into the last five bytes of a long NOP, or of
  *   int3 padding, within 127 bytes; these bytes become the jump to the trampoline. The NOP stays a
  *   valid NOP of the same length. Where none is that near, the last two bytes of a shorter NOP

@@ -93,7 +93,7 @@ static void link_was_read(struct block *block, u64 path, u64 to, u64 bytes) {
 }
 
 /*
- * The kernel opened a file, so that the path was there to be read just now: it is looked at without
+ * The kernel opened a file, so that the path was there to be read just now: it is read without
  * the kernel's help. `index` is that of its path.
  */
 static void file_was_opened(struct block *block, u32 index, u64 flags) {

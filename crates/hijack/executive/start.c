@@ -152,7 +152,7 @@ static void set_executable(i64 file) {
 #define S_ISUID 04000
 #define S_ISGID_RUN 02010
 
-/* The kernel gives a program's user and group to who execs it; the executive cannot, and says
+/* On exec of a setuid program the kernel changes user and group; the executive cannot, and counts
  * how often. */
 static void count_rights(i64 file) {
     u32 about[36]; /* struct stat: mode at 24, user, group */

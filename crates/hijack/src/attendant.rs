@@ -29,7 +29,7 @@ const VALUE_LIMIT: usize = 0x6_f726_2697_4002;
 const ASKED: u32 = 2;
 const ANSWERED: u32 = 3;
 /// How often functions of the policy object are checked.
-const TICK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// CPU time of one function of the policy object, if nothing else is set.
 const OBJECT_LIMIT: Duration = Duration::from_millis(100);
 
@@ -261,7 +261,7 @@ impl Work {
             }
             self.check_limits();
             // A wait that ends early or late makes no difference.
-            let _ = futex::wait(self.memory.bell(), bell, Some(TICK));
+            let _ = futex::wait(self.memory.bell(), bell, Some(POLL_INTERVAL));
         }
     }
 

@@ -17,7 +17,7 @@ const STOP: u32 = 1;
 const STEP: u32 = 2;
 const STOPPED: u32 = 1;
 /// A signal that met a moment at which it cannot stop the thread is sent again.
-const AGAIN: Duration = Duration::from_millis(10);
+const RETRY_AFTER: Duration = Duration::from_millis(10);
 
 /// Registers of a guest, in the order of `struct orbit_registers`.
 #[expect(missing_docs, reason = "the names are the processor's")]
@@ -127,7 +127,7 @@ impl Stopped<'_> {
                 signals::queue_to_thread(self.pid as i32, self.tid as i32, libc::SIGSYS, VALUE_STOP)?;
             }
             // A wait that ends early or late makes no difference.
-            let _ = futex::wait(&inspection.state, state, Some(AGAIN));
+            let _ = futex::wait(&inspection.state, state, Some(RETRY_AFTER));
         }
     }
 

@@ -124,7 +124,7 @@ impl Gate {
     /// # Errors
     /// `EINVAL` in a context.
     pub fn run_contexts(self, slice_ns: u64) -> std::io::Result<()> {
-        // SAFETY: the contexts' stacks are the promise of those who made them.
+        // SAFETY: the contexts' stacks are the promise of the code that made them.
         check(unsafe { self.call(CONTEXT_RUN, slice_ns, 0, 0) }).map(|_| ())
     }
 

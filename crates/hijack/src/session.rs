@@ -26,11 +26,11 @@ use std::time::{Duration, Instant};
 
 pub(crate) static EXECUTIVE: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/executive"));
 
-/// A site is rewritten when it was trapped this often: two changes of protection and a look at the
-/// mappings cost some ten traps.
+/// A site is rewritten when it was trapped this often: two changes of protection and a reading of
+/// the mappings cost some ten traps.
 const REWRITE_AT: u32 = 4;
 /// Longest sleep between two readings of the rings.
-const NAP: Duration = Duration::from_millis(5);
+const MAX_SLEEP: Duration = Duration::from_millis(5);
 
 /// How long a guest waits for an answer, if nothing else is set.
 pub(crate) const ASK_LIMIT: Duration = Duration::from_secs(1);
@@ -255,7 +255,7 @@ impl Session {
             }
             if events.is_empty() {
                 // A wait that ends early or late makes no difference.
-                let _ = futex::wait(self.memory.bell(), bell, Some(NAP));
+                let _ = futex::wait(self.memory.bell(), bell, Some(MAX_SLEEP));
             }
         }
     }

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use std::fmt::Write;
 
 /// Bytes of a path or string that are shown.
-const SHOWN: usize = 256;
+const MAX_SHOWN_BYTES: usize = 256;
 /// Errors that the kernel gives itself to begin a call anew.
 const ERESTARTSYS: i64 = -512;
 
@@ -231,7 +231,7 @@ fn socket_address(bytes: &[u8]) -> String {
 }
 
 fn quoted(blob: &Blob) -> String {
-    let shown = &blob.bytes[..blob.bytes.len().min(SHOWN)];
+    let shown = &blob.bytes[..blob.bytes.len().min(MAX_SHOWN_BYTES)];
     let more = if blob.is_cut || shown.len() < blob.bytes.len() { "..." } else { "" };
     format!("{}{more}", escaped(shown))
 }

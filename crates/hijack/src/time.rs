@@ -49,7 +49,7 @@ impl Jump {
 
 /// A number with its unit, 10 years at most.
 fn duration(text: &str) -> Option<Duration> {
-    const LONGEST: f64 = 3650.0 * 86_400.0;
+    const MAX_SHIFT_SECONDS: f64 = 3650.0 * 86_400.0;
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
         "ns" => 1e-9,
@@ -62,7 +62,7 @@ fn duration(text: &str) -> Option<Duration> {
         _ => return None,
     };
     let seconds = digits.parse::<f64>().ok()? * unit;
-    (0.0..=LONGEST).contains(&seconds).then(|| Duration::from_secs_f64(seconds))
+    (0.0..=MAX_SHIFT_SECONDS).contains(&seconds).then(|| Duration::from_secs_f64(seconds))
 }
 
 #[cfg(test)]

@@ -75,7 +75,7 @@ fn a_setuid_program_runs_without_its_rights() {
         println!("SKIP: needs a file system that honours setuid");
         return;
     }
-    assert_eq!(run.stdout, "0\n", "it keeps the rights of the one who started it");
+    assert_eq!(run.stdout, "0\n", "it keeps the rights of its parent");
     assert_eq!(run.outcome.setuid, 1, "and that is reported");
 }
 

@@ -1,5 +1,5 @@
 //! A campaign finds a crash, a hang, each kind of leak and lost data in a program that has one of
-//! each, with the function they are in and a command that replays the run; in its look-alike
+//! each, with the function they are in and a command that replays the run; in its twin without bugs
 //! without bugs it finds nothing.
 
 mod common;
@@ -55,7 +55,7 @@ fn each_bug_is_found_in_its_function() {
 }
 
 #[test]
-fn the_look_alike_without_bugs_passes() {
+fn the_twin_without_bugs_passes() {
     let trials = campaign(&["-g", "-DHEALTHY"], "careful");
     assert!(trials.len() >= 8, "{trials:#?}");
     let bad: Vec<_> = trials.iter().filter(|trial| trial.verdict < Verdict::Failed).collect();

@@ -1,5 +1,5 @@
 //! Control groups: a bound on the memory and the processor time of a few processes, and the truth
-//! about who was killed for lack of memory.
+//! about processes killed for lack of memory.
 //!
 //! A [`Group`] lies below the control group the caller is in, so the caller's own limits hold for
 //! it too. With version 2 that needs the `memory` and `cpu` controllers enabled for children there,
@@ -337,8 +337,8 @@ fn start_of(pid: i32) -> Option<u64> {
 }
 
 /// The PID namespaces that have processes now. `None` where not all processes can be seen: that
-/// takes the first namespace, and the right to look at every process. A namespace lives as long as
-/// its process 1, which a look at all processes cannot miss.
+/// takes the first namespace, and the right to read every process. A namespace exists as long as
+/// its process 1, which a scan of all processes cannot miss.
 fn pid_namespaces() -> Option<HashSet<u64>> {
     let mounts = procfs::own_text("mountinfo").ok()?;
     let hides = |m: Mount| m.kind == "proc" && m.options.contains("hidepid=");
@@ -376,7 +376,7 @@ pub fn sweep(prefix: &str) -> usize {
     let own = own_pid_namespace();
     let mut namespaces = None;
     let mut gone = 0;
-    // Listed before namespaces are, so that who made one of these is seen if it lives.
+    // Listed before namespaces are, so that the maker of one of these is seen if it is alive.
     for (rest, dir) in groups_below(prefix) {
         let Some(owner) = Owner::parse(&rest).filter(|owner| owner.namespace != 0) else { continue };
         let is_over = if owner.namespace == own {

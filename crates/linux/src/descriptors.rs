@@ -46,9 +46,9 @@ pub fn cached(path: &str) -> Option<libc::statx> {
     }
 }
 
-/// Marks the open file behind a descriptor, for everyone who has it: the signal that would be sent
-/// if somebody asked for signals (`O_ASYNC`), which nobody does. Answers the mark that it has now.
-/// Async-signal-safe.
+/// Marks the open file behind a descriptor, for every process that has it: the signal that would be
+/// sent if somebody asked for signals (`O_ASYNC`), which nobody does. Answers the mark that it has
+/// now. Async-signal-safe.
 pub fn set_mark(fd: BorrowedFd<'_>) -> i32 {
     // SAFETY: F_SETSIG takes an integer.
     unsafe { libc::fcntl(fd.as_raw_fd(), F_SETSIG, libc::SIGRTMAX()) };
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn event_counters_are_told_apart_by_mark() {
+    fn event_counters_are_distinguished_by_mark() {
         let (ours, theirs) = (crate::eventfd::create().expect("eventfd"), crate::eventfd::create().expect("eventfd"));
         assert_eq!(mark(ours.as_raw_fd()), 0);
         let set = set_mark(ours.as_fd());

@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// Events that one wait reports at most.
-pub const MOST: usize = 64;
+pub const MAX_EVENTS: usize = 64;
 
 /// A set of descriptors, each under a number of the caller's. May be shared by threads.
 #[derive(Debug)]
@@ -62,12 +62,12 @@ impl Epoll {
     }
 
     /// Waits for `timeout_ms` at most (-1: indefinitely, 0: not at all) and puts the tokens of
-    /// readable descriptors, [`MOST`] at most, into `ready` in place of what was there. None where
-    /// the time is over or a signal came.
+    /// readable descriptors, [`MAX_EVENTS`] at most, into `ready` in place of what was there. None
+    /// where the time is over or a signal came.
     pub fn wait(&self, timeout_ms: i32, ready: &mut Vec<u64>) {
-        let mut events = [libc::epoll_event { events: 0, u64: 0 }; MOST];
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; MAX_EVENTS];
         // SAFETY: the kernel writes at most as many events as the array holds.
-        let n = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), MOST as i32, timeout_ms) };
+        let n = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr(), MAX_EVENTS as i32, timeout_ms) };
         ready.clear();
         ready.extend(events[..n.max(0) as usize].iter().map(|event| event.u64));
     }

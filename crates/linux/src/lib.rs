@@ -6,7 +6,7 @@
 //! says why it cannot. Three rules hold throughout:
 //!
 //! - *Probe, never guess.* A `probe()` tries the real thing on a scrap of memory or a file of its
-//!   own and cleans up after itself. Kernel version numbers are never looked at: distributions
+//!   own and cleans up after itself. Kernel version numbers are never read: distributions
 //!   carry features back, containers take them away.
 //! - *Errors are the kernel's.* Functions answer `std::io::Error` made of `errno`; where the number
 //!   alone would mislead, the error names the facility and the way out and keeps the matching

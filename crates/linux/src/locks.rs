@@ -1,4 +1,4 @@
-//! Locks on files: who holds one that a process waits for, from `/proc/locks`.
+//! Locks on files: the holder of one that a process waits for, from `/proc/locks`.
 
 use crate::procfs;
 use crate::stat::Stat;
@@ -125,7 +125,7 @@ mod tests {
 
     /// `flock 9` in a script: the command that took the lock has exited, the script has it.
     #[test]
-    fn a_flock_whose_taker_has_exited_is_held_by_who_has_the_file() {
+    fn a_flock_whose_taker_has_exited_is_held_by_processes_with_the_file() {
         if !procfs::in_first_pid_namespace() {
             println!("SKIP: /proc/locks of another PID namespace leaves out locks without a taker");
             return;

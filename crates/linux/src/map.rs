@@ -24,8 +24,7 @@ pub fn page_size() -> usize {
 
 /// A range of address space that this value owns: unmapped when dropped.
 ///
-/// It hands out a raw pointer only; who reads and writes through it, and when, is the owner's
-/// affair.
+/// It hands out a raw pointer only; reads and writes through it are the owner's responsibility.
 #[derive(Debug)]
 pub struct Mapping {
     addr: usize,
@@ -41,8 +40,8 @@ impl Mapping {
         Mapping::new(len, libc::PROT_NONE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_NORESERVE, -1)
     }
 
-    /// Maps the first `len` bytes of a file, shared with everyone who maps it so. With `populate`
-    /// all pages are made present now (a first touch later costs microseconds a page).
+    /// Maps the first `len` bytes of a file, shared with every process that maps it so. With
+    /// `populate` all pages are made present now (a first touch later costs microseconds a page).
     ///
     /// Touching pages beyond the file's end raises SIGBUS: seal the size
     /// ([`crate::memfd::seal_size`]) when the other side is not trusted.

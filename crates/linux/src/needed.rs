@@ -81,7 +81,7 @@ pub fn numbers_without(name: Option<&str>) -> Vec<libc::c_long> {
 }
 
 /// Those that a filter denies this thread: they answer EPERM or ENOSYS before their arguments are
-/// looked at. Makes each call once.
+/// read. Makes each call once.
 pub fn denied() -> Vec<&'static str> {
     let is_denied = |call: &&Needed| {
         let Some([a, b, c]) = call.harmless else { return false };

@@ -163,7 +163,7 @@ mod tests {
     use std::os::fd::AsFd;
 
     #[test]
-    fn an_open_file_is_told_from_another_of_the_same_name() {
+    fn an_open_file_is_distinguished_from_another_of_the_same_name() {
         let me = std::process::id() as i32;
         let (a, b) = (File::open("/dev/null").expect("open"), File::open("/dev/null").expect("open"));
         let copy = a.try_clone().expect("dup");

@@ -60,8 +60,8 @@ struct Region {
     categories: u64,
 }
 
-/// What to look for: a page matches if its categories, after flipping `inverted`, have all of `all`
-/// and one of `any`.
+/// What to search for: a page matches if its categories, after flipping `inverted`, have all of
+/// `all` and one of `any`.
 #[derive(Clone, Copy)]
 struct Wanted {
     flags: u64,

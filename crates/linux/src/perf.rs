@@ -90,8 +90,8 @@ pub enum Kind {
     /// Nanoseconds that passed on the processor.
     CpuClock,
     /// Accesses to `[addr, addr + len)` in user space; `len` is 1, 2, 4 or 8 and `addr` a multiple
-    /// of it. For [`Access::Execute`] `addr` is an instruction's first byte, and `len` is not
-    /// looked at.
+    /// of it. For [`Access::Execute`] `addr` is an instruction's first byte, and `len` is
+    /// ignored.
     Breakpoint {
         /// Address in the watched process.
         addr: usize,

@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Blocks until one of `fds` has an event, at most for `timeout` (`None`: no limit); answers how
 /// many have.
 ///
-/// 0 when the time is over or a signal came: callers with a deadline look at the clock themselves.
+/// 0 when the time is over or a signal came: callers with a deadline read the clock themselves.
 /// Nanosecond timeouts. Async-signal-safe.
 ///
 /// # Errors

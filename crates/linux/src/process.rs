@@ -87,7 +87,7 @@ unsafe fn raw_clone(exit_signal: i32, shared: libc::c_int) -> io::Result<Option<
     let mut pidfd: RawFd = -1;
     // libc keeps the thread's id in memory and takes it for the owner of locks: let the kernel
     // write the child's own id there, as libc's fork does. Without this, parent and child would
-    // look like one owner of a shared recursive lock.
+    // seem to be one owner of a shared recursive lock.
     let mut tid: usize = 0;
     // SAFETY: PR_GET_TID_ADDRESS writes one pointer to the given place.
     if unsafe { libc::prctl(PR_GET_TID_ADDRESS, &raw mut tid) } == 0 && tid != 0 {
@@ -281,7 +281,7 @@ pub unsafe fn start_thread_on(
     unsafe { libc::clone(work, stack_end.cast(), flags, argument, busy, no_tls, busy) > 0 }
 }
 
-/// Whether others of the same user may look into the calling process: not if it has rights that it
+/// Whether others of the same user may read the calling process: not if it has rights that it
 /// was not started with.
 pub fn is_dumpable() -> bool {
     // SAFETY: numbers only.

@@ -64,7 +64,7 @@ pub fn ids(path: impl AsRef<Path>) -> Vec<i32> {
 /// The descriptors of a process with what each leads to (`pipe:[17]`), sorted.
 ///
 /// # Errors
-/// `EACCES` if the process may not be looked into, `ENOENT` if there is none. One that is closed
+/// `EACCES` if the process may not be read, `ENOENT` if there is none. One that is closed
 /// meanwhile is left out.
 pub fn descriptors_of(pid: i32) -> io::Result<Vec<(i32, String)>> {
     let one = |e: io::Result<fs::DirEntry>| {

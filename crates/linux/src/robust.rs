@@ -1,8 +1,8 @@
 //! A word of shared memory by which other processes know that a thread lives.
 //!
 //! The kernel marks the word the moment the thread ends, however it ends (`kill -9` too): no
-//! polling, no number that another process may have been given since. Needs nothing of those who
-//! read the word.
+//! polling, no number that another process may have been given since. Needs nothing of the
+//! readers of the word.
 
 use crate::{Support, check};
 use std::io;

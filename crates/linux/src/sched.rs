@@ -36,7 +36,7 @@ pub fn cpus_online() -> usize {
 }
 
 /// Bounds the processors a thread may run on (0: the calling thread). Processors beyond 1023 are
-/// not looked at. Async-signal-safe.
+/// ignored. Async-signal-safe.
 ///
 /// # Errors
 /// `EINVAL` when none of them is there, `ESRCH`, `EPERM`.

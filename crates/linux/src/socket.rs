@@ -57,7 +57,7 @@ pub fn send_now(fd: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> io:
 
 fn send_with(fd: BorrowedFd<'_>, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: libc::c_int) -> io::Result<usize> {
     if bytes.is_empty() {
-        return Err(invalid("an empty message would look like the peer's end".into()));
+        return Err(invalid("an empty message would be taken for the peer's end".into()));
     }
     if fds.len() > MAX_FDS {
         return Err(invalid(format!("{} descriptors in one message: at most {MAX_FDS}", fds.len())));
@@ -184,7 +184,7 @@ pub fn family(fd: BorrowedFd<'_>) -> io::Result<i32> {
     Ok(family)
 }
 
-/// Ends a connection in both directions for everybody who has a descriptor of it. One that is
+/// Ends a connection in both directions for every process that has a descriptor of it. One that is
 /// closed already is no error.
 pub fn shut_down(fd: BorrowedFd<'_>) {
     // SAFETY: no pointers are passed.

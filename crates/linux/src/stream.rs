@@ -4,7 +4,7 @@ use crate::check_int;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
-/// Sets the status flags of an open file (`O_APPEND`, `O_NONBLOCK`), for everybody who has a
+/// Sets the status flags of an open file (`O_APPEND`, `O_NONBLOCK`), for every process that has a
 /// descriptor of it.
 ///
 /// # Errors
@@ -56,7 +56,7 @@ pub fn bytes_waiting(fd: BorrowedFd<'_>) -> Option<u64> {
     done.then_some(n.max(0) as u64)
 }
 
-/// Sets the offset of an open file, for everybody who has a descriptor of it; returns the new
+/// Sets the offset of an open file, for every process that has a descriptor of it; returns the new
 /// offset in bytes.
 ///
 /// # Errors

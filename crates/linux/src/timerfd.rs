@@ -15,8 +15,8 @@ impl Periodic {
     /// # Errors
     /// `InvalidInput` for another interval; `EMFILE`, `ENFILE`.
     pub fn start(interval: Duration) -> io::Result<Periodic> {
-        const LONGEST: Duration = Duration::from_secs(365 * 86_400);
-        if !(Duration::from_micros(1)..=LONGEST).contains(&interval) {
+        const MAX_TIMEOUT: Duration = Duration::from_secs(365 * 86_400);
+        if !(Duration::from_micros(1)..=MAX_TIMEOUT).contains(&interval) {
             return Err(invalid(format!("interval {} ns is outside 1 us to 1 year", interval.as_nanos())));
         }
         // SAFETY: no pointers are passed.

@@ -137,7 +137,7 @@ impl Uffd {
         self.register_wp_unchecked(addr, len)
     }
 
-    /// As [`Uffd::register_wp`] for memory known not to be hugetlb, without looking.
+    /// As [`Uffd::register_wp`] for memory known not to be hugetlb, without a check.
     /// Async-signal-safe.
     ///
     /// # Errors

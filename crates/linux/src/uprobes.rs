@@ -25,7 +25,7 @@ const BPF_TRACE_UPROBE_MULTI: u32 = 48;
 const BPF_TRACE_UPROBE_SESSION: u32 = 57;
 
 /// Bytes of an instruction, at most.
-const LONGEST: usize = 16;
+const MAX_ENCODED_BYTES: usize = 16;
 
 /// A part of `union bpf_attr`: to attach it.
 #[repr(C)]
@@ -68,7 +68,7 @@ pub fn read_ahead(file: &Path, offsets: impl IntoIterator<Item = u64>) {
     if let Ok(read) = File::options().read(true).custom_flags(libc::O_NONBLOCK).open(file) {
         for offset in offsets {
             // As above.
-            let _ = read.read_at(&mut [0; LONGEST], offset);
+            let _ = read.read_at(&mut [0; MAX_ENCODED_BYTES], offset);
         }
     }
 }
@@ -156,7 +156,7 @@ pub fn probe() -> Support {
         Ok(program) => program,
         Err(e) => return no(e),
     };
-    // Older kernels load it all the same; only those that know it come to look for the file, and
+    // Older kernels load it all the same; only those that know it search for the file, and
     // there is none.
     let nowhere = c"/dev/null/none";
     match attach_as(BPF_TRACE_UPROBE_SESSION, program.as_fd(), nowhere, (&[0], &[0]), std::process::id() as i32) {

@@ -123,7 +123,7 @@ fn a_bound_on_memory_takes_no_real_time_priority_away() {
 }
 
 #[test]
-fn a_bound_on_time_that_comes_later_holds_those_who_are_there() {
+fn a_bound_on_time_set_later_holds_for_present_members() {
     let Some(group) = group("later") else { return };
     if !group.has_memory() || !group.has_cpu() {
         println!("SKIP: needs both controllers");

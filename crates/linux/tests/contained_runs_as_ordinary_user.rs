@@ -23,7 +23,7 @@ fn the_command_is_an_ordinary_user_under_a_filter() {
 }
 
 #[test]
-fn mistakes_are_told() {
+fn mistakes_are_reported() {
     for args in [&[][..], &["--user", "0", "true"][..], &["/no/such/command"][..]] {
         let out = Command::new(RUNNER).args(args).output().expect("run");
         assert_eq!(out.status.code(), Some(125), "{args:?}");

@@ -50,7 +50,7 @@ fn a_probe_leaves_no_descriptor_and_no_child_behind() {
         let _ = (perf::probe_instructions(), perf::probe_breakpoint(), sched::probe(), rlimit::probe());
         let _ = descriptors::probe();
     };
-    // Other tests of this file run beside this one and hold descriptors for moments: look until it
+    // Other tests of this file run beside this one and hold descriptors briefly: repeat until it
     // is quiet.
     probe_all();
     let before = descriptors();

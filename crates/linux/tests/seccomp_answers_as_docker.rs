@@ -51,7 +51,7 @@ fn refusals_inside() {
         assert_eq!(r, -1, "{name} passed");
         std::io::Error::last_os_error().raw_os_error()
     };
-    // SAFETY: calls that the filter rejects before the kernel looks at an argument.
+    // SAFETY: calls that the filter rejects before the kernel reads an argument.
     unsafe {
         assert_eq!(errno("clone3", libc::syscall(libc::SYS_clone3, 0, 0)), Some(libc::ENOSYS));
         for (name, call) in [

@@ -86,7 +86,7 @@ fn report(of: &Installed, part: &str) -> String {
 /// Waits until all checkpoints are from after this call: what the program did before is in each. A
 /// crash at the same address as before goes to an older one.
 fn has_newer_checkpoints(core: &Core, pid: u32) {
-    let (since, client) = (Instant::now(), core.client("look"));
+    let (since, client) = (Instant::now(), core.client("reader"));
     client.use_pin("P_MEM").expect("a pin");
     loop {
         let Ok(Reply::Checkpoints { ages_ns }) = client.issue_cmd("P_MEM", &Command::CheckpointList { pid }) else {

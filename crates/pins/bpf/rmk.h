@@ -46,7 +46,7 @@ _Static_assert(sizeof(struct sub) == 192, "layout.rs");
 struct seen { u64 passed, due; };
 
 struct table {
-	u64 active[KINDS];   // for each kind, who subscribed to it
+	u64 active[KINDS];   // for each kind, its subscribers
 	u64 everyone;        // subscriptions that are not bound to a set of processes
 	u64 asleep;          // 1: the reader waits for a wake-up
 	u64 spare[30];
@@ -126,8 +126,8 @@ static __always_inline struct cpu *this_cpu(void)
 	return bpf_map_lookup_elem(&cpus, &n);
 }
 
-// Subscriptions that want events of process `tgid`. The core's own processes are seen only by who
-// lists them.
+// Subscriptions that want events of process `tgid`. The core's own processes are seen only by
+// subscriptions that list them.
 static __always_inline u64 wanted_by(struct table *t, u32 tgid, u64 *own)
 {
 	struct listed *l = bpf_map_lookup_elem(&pids, &tgid);

@@ -15,7 +15,7 @@ use std::{
 };
 
 /// Most bytes that one command reads.
-pub(super) const MOST: u64 = 64 << 20;
+pub(super) const MAX_READ_BYTES: u64 = 64 << 20;
 
 /// A descriptor of our own for the open file behind descriptor `fd` of a process.
 fn duplicate(pid: u32, fd: u32) -> Result<OwnedFd, PinError> {
@@ -72,8 +72,10 @@ fn file(pid: u32, fd: u32) -> Result<fs::File, PinError> {
 }
 
 pub(super) fn read(pid: u32, fd: u32, offset: u64, length: u64) -> Result<Reply, PinError> {
-    if length > MOST {
-        return Err(PinError::Refused(format!("{length} bytes in one command, {MOST} at most: read in parts")));
+    if length > MAX_READ_BYTES {
+        return Err(PinError::Refused(format!(
+            "{length} bytes in one command, {MAX_READ_BYTES} at most: read in parts"
+        )));
     }
     let file = file(pid, fd)?;
     let mut bytes = vec![0; length as usize];

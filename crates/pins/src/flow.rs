@@ -346,10 +346,10 @@ pub(crate) struct Reader {
 }
 
 /// Records read in one go, so that other sources have their turn.
-const BATCH: usize = 4096;
+const MAX_BATCH_RECORDS: usize = 4096;
 /// Milliseconds that an event which must not wake the reader (one of its own doing, an interrupt)
 /// waits at most.
-const LATEST: i32 = 20;
+const MAX_DELAY_MS: i32 = 20;
 
 impl Reader {
     pub(crate) fn new(flow: Arc<Flow>, ring: RingBuf<MapData>) -> Reader {
@@ -359,7 +359,7 @@ impl Reader {
     /// Moves what is in the ring to the queues; gives the number of records.
     fn drain(&mut self) -> usize {
         let mut records = 0;
-        while records < BATCH {
+        while records < MAX_BATCH_RECORDS {
             let Some(record) = self.ring.next() else { break };
             records += 1;
             let Some(bytes) = record.first_chunk::<{ Event::BYTES }>() else { continue };
@@ -393,11 +393,11 @@ impl Source for Reader {
         self.ring.as_fd().as_raw_fd()
     }
 
-    /// Says that it sleeps, and only then looks into the ring a last time: what comes after that
-    /// look wakes it.
+    /// Says that it sleeps, and only then drains the ring a last time: what comes after that wakes
+    /// it.
     fn before_sleep(&mut self) -> i32 {
         self.flow.tables.table.get(0).asleep.store(1, SeqCst);
-        if self.drain() > 0 { 0 } else { LATEST }
+        if self.drain() > 0 { 0 } else { MAX_DELAY_MS }
     }
 
     fn ready(&mut self) {

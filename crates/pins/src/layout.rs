@@ -40,7 +40,7 @@ pub(crate) struct Seen {
     pub due: AtomicU64,
 }
 
-/// `struct table`: who subscribed to what.
+/// `struct table`: what each module subscribed to.
 #[repr(C)]
 pub(crate) struct Table {
     pub active: [AtomicU64; 32],

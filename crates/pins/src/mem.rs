@@ -39,11 +39,11 @@ pub(super) const KIND: PinKind = PinKind {
 };
 
 const PAGE: u64 = 4096;
-/// Bytes that one module watches at most: each page of them may cost a hash here, and a look at it
-/// at each collecting.
-const WATCHED: u64 = 4 << 30;
+/// Bytes that one module watches at most: each page of them may cost a hash here, and a check
+/// at each collection.
+const MAX_WATCHED_BYTES: u64 = 4 << 30;
 /// Watches that one module has at most: each may keep a descriptor.
-const WATCHES: usize = 64;
+const MAX_WATCHES: usize = 64;
 
 struct Mem {
     watches: HashMap<u64, Watch>,
@@ -124,12 +124,13 @@ impl Mem {
         let own = self.watches.values().filter(|watch| watch.user == user);
         let (count, watched) =
             own.fold((0, 0), |(count, watched), watch| (count + 1, watched + (watch.end - watch.start)));
-        if count >= WATCHES {
-            return Err(PinError::Refused(format!("{count} watches, {WATCHES} at most: forget one")));
+        if count >= MAX_WATCHES {
+            return Err(PinError::Refused(format!("{count} watches, {MAX_WATCHES} at most: forget one")));
         }
-        if end - start > WATCHED - watched {
+        if end - start > MAX_WATCHED_BYTES - watched {
             return Err(PinError::Refused(format!(
-                "watching {} bytes, where {watched} of the {WATCHED} that a module may watch are watched: forget a \
+                "watching {} bytes, where {watched} of the {MAX_WATCHED_BYTES} that a module may watch are watched: \
+                 forget a \
                  watch, or watch less",
                 end - start
             )));

@@ -68,7 +68,7 @@ pub(super) fn source(counter: Counter, hand_on: impl FnMut(&[Sample]) + Send + '
     Box::new(Overflows { counter, samples: Vec::new(), hand_on })
 }
 
-/// Sends a signal (0: only looks whether it could be sent).
+/// Sends a signal (0: only checks whether it could be sent).
 pub(super) fn send_signal(pid: u32, signal: u32) -> Result<(), PinError> {
     // Pid 0 and negative ones are groups, which no command means.
     let target = i32::try_from(pid).ok().filter(|pid| *pid > 0);

@@ -33,7 +33,7 @@ pub(super) const KIND: PinKind = PinKind {
 
 /// Counters that a module may have open at a time: each is a descriptor of the core's process, or
 /// memory of the kernel beside.
-const COUNTERS: usize = 256;
+const MAX_COUNTERS: usize = 256;
 
 type Listeners = Arc<Mutex<Vec<Arc<Subscription>>>>;
 
@@ -116,8 +116,10 @@ impl Pin for Pmc {
 
 impl Pmc {
     fn open(&mut self, user: u64, target: &Target, measure: &Measure, reach: u64) -> Result<Reply, PinError> {
-        if self.counters.values().filter(|held| held.user == user).count() >= COUNTERS {
-            return Err(PinError::Refused(format!("it has {COUNTERS} counters open, as many as it may: close one")));
+        if self.counters.values().filter(|held| held.user == user).count() >= MAX_COUNTERS {
+            return Err(PinError::Refused(format!(
+                "it has {MAX_COUNTERS} counters open, as many as it may: close one"
+            )));
         }
         let id = self.next;
         let (how, unit) = if reach == 0 {

@@ -2,7 +2,7 @@
 //! All ptrace requests come from it, as the kernel demands; others send it orders. There is one a
 //! core, for a program has one tracer.
 //!
-//! It looks for stops without a pause while calls are followed and some came in the last 50 us,
+//! It polls for stops without a pause while calls are followed and some came in the last 50 us,
 //! every 100 us for ten milliseconds after a stop, every millisecond otherwise, and sleeps while
 //! nothing is traced. Several modules may intercept in one process: each gets the event, and the
 //! strictest verdict holds ([`rules`]). What is held continues when what holds it is released, at
@@ -11,8 +11,8 @@
 //! are dropped.
 //!
 //! Only a stopped thread can be let go before, and one that waits in the kernel may not stop
-//! indefinitely: it is asked to, and let go when it does. An order waits for that for [`PATIENCE`]
-//! at most.
+//! indefinitely: it is asked to, and let go when it does. An order waits for that for
+//! [`MAX_WAIT_FOR_STOPS`] at most.
 
 mod interception;
 mod rules;
@@ -36,11 +36,11 @@ use std::{
 };
 
 /// How long an order waits for threads to stop.
-const PATIENCE: Duration = Duration::from_millis(100);
-/// How long after a stop the next one is looked for without a pause, where calls are followed.
-const EAGER: Duration = Duration::from_micros(50);
+const MAX_WAIT_FOR_STOPS: Duration = Duration::from_millis(100);
+/// How long after a stop it polls for the next one without a pause, where calls are followed.
+const POLL_WITHOUT_PAUSE: Duration = Duration::from_micros(50);
 /// And with short pauses.
-const AWAKE: Duration = Duration::from_millis(10);
+const POLL_WITH_PAUSES: Duration = Duration::from_millis(10);
 
 enum Order {
     Intercept { of: Of, pid: u32, what: What },
@@ -190,9 +190,9 @@ impl Traces {
 
     fn pause(&self) -> Duration {
         let quiet = self.last.elapsed();
-        if quiet < EAGER && self.rules.keys().any(|pid| self.follows(*pid)) {
+        if quiet < POLL_WITHOUT_PAUSE && self.rules.keys().any(|pid| self.follows(*pid)) {
             Duration::ZERO
-        } else if quiet < AWAKE {
+        } else if quiet < POLL_WITH_PAUSES {
             Duration::from_micros(100)
         } else {
             Duration::from_millis(1)
@@ -256,9 +256,10 @@ impl Traces {
         }
     }
 
-    /// Handles stops until no thread is like that any more, or [`PATIENCE`] is at its end.
+    /// Handles stops until no thread is like that any more, or [`MAX_WAIT_FOR_STOPS`] is at its
+    /// end.
     fn wait_while(&mut self, waits: impl Fn(&Thread) -> bool) {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + MAX_WAIT_FOR_STOPS;
         while self.threads.values().any(&waits) && Instant::now() < until {
             if !self.stops() {
                 std::thread::sleep(Duration::from_micros(100));
@@ -275,7 +276,7 @@ impl Traces {
             thread.leaves = false;
             seized += 1;
         }
-        // Threads made while the first ones are seized are found by the next look.
+        // Threads made while the first ones are seized are found by the next pass.
         loop {
             let new: Vec<u32> =
                 proc::threads(pid)?.into_iter().filter(|tid| !self.threads.contains_key(&(*tid as i32))).collect();
@@ -528,7 +529,7 @@ impl Traces {
         if holds { ticket } else { 0 }
     }
 
-    /// Keeps a thread stopped until one of those who hold it decides, as far as they could be
+    /// Keeps a thread stopped until one of its holders decides, as far as they could be
     /// notified: else it continues.
     fn hold(&mut self, kind: Kind, (pid, tid): (u32, i32), values: [u64; 4], before: Before, users: &[Concerned]) {
         let holders = self.tell(kind, (pid, tid), values, users);

@@ -61,7 +61,7 @@ fn said(module: &orbit_rmk::Installed, wanted: &str) {
 }
 
 #[test]
-fn every_change_is_told() {
+fn every_change_is_reported() {
     let core = orbit_pins::core().expect("a core");
     let (one, other) = (common::Guest::shell("read x"), common::Guest::shell("read x"));
     core.guard(one.pid()).expect("guard");
@@ -115,7 +115,7 @@ fn a_name_that_is_no_utf_8_hides_no_program() {
 }
 
 #[test]
-fn what_cannot_be_looked_at_now_stays_guarded() {
+fn what_cannot_be_inspected_now_stays_guarded() {
     let core = orbit_pins::core().expect("a core");
     let (guest, other) = (common::Guest::shell("read x"), common::Guest::shell("read x"));
     core.guard(guest.pid()).expect("guard");

@@ -150,7 +150,7 @@ fn reports_that_nobody_reads_have_bounded_bytes(core: &Core) {
     assert!(number >= dropped, "older ones went first: {number}, {dropped}");
 }
 
-fn who_asks_for_too_much_in_a_call_has_failed(core: &Core) {
+fn a_module_that_requests_too_much_in_a_call_has_failed(core: &Core) {
     let settings = b"20000 1".to_vec();
     let options = ModuleOptions { settings, give_up: 1, deadline: LIMIT, ..ModuleOptions::default() };
     let talks = core.install::<Talks>(options).expect("talks");
@@ -160,7 +160,7 @@ fn who_asks_for_too_much_in_a_call_has_failed(core: &Core) {
     }
 }
 
-fn who_asks_more_than_it_takes_has_failed_and_others_go_on(core: &Core) {
+fn a_module_that_requests_more_than_it_takes_has_failed_and_others_continue(core: &Core) {
     let other = core.client("other");
     other.use_pin("P_PERI").expect("P_PERI");
     let period = Filter::everyone().interval(Duration::from_millis(5));
@@ -212,8 +212,8 @@ fn a_module_does_not_use_up_the_core_s_memory() {
     for part in [
         replies_beyond_the_bound_are_errors,
         reports_that_nobody_reads_have_bounded_bytes,
-        who_asks_for_too_much_in_a_call_has_failed,
-        who_asks_more_than_it_takes_has_failed_and_others_go_on,
+        a_module_that_requests_too_much_in_a_call_has_failed,
+        a_module_that_requests_more_than_it_takes_has_failed_and_others_continue,
         subscriptions_beyond_the_limit_are_refused,
     ] {
         part(&core);

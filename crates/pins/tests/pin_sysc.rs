@@ -39,7 +39,7 @@ fn a_call_is_begun_and_completed() {
 }
 
 #[test]
-fn the_call_each_thread_is_in_is_told_also_without_kernel_programs() {
+fn the_call_each_thread_is_in_is_reported_also_without_kernel_programs() {
     let core = orbit_pins::builder().kernel_programs(false).build().expect("a core");
     let module = core.client("calls");
     module.use_pin("P_SYSC").expect("P_SYSC");

@@ -86,7 +86,7 @@ struct Reader {
     pid: u32,
     received: u64,
     last_time: u64,
-    last_look: u64,
+    last_report: u64,
 }
 
 impl Module for Reader {
@@ -95,7 +95,7 @@ impl Module for Reader {
 
     fn create(settings: &[u8]) -> Reader {
         let pid = u32::from_ne_bytes(settings.try_into().expect("a process number"));
-        Reader { pid, received: 0, last_time: 0, last_look: 0 }
+        Reader { pid, received: 0, last_time: 0, last_report: 0 }
     }
     fn start(&mut self, context: &mut Context) {
         context.subscr_event("P_SYSC", Kind::CallBegun, calls_of(self.pid, QUEUE));
@@ -106,10 +106,10 @@ impl Module for Reader {
             return context.report(format!("received {}", self.received));
         }
         let now = orbit_rmk::now();
-        if self.received > 0 && now - self.last_look > LONG_NS {
-            context.report(format!("still {}", now - self.last_look));
+        if self.received > 0 && now - self.last_report > LONG_NS {
+            context.report(format!("still {}", now - self.last_report));
         }
-        (self.last_time, self.last_look) = (event.time, now);
+        (self.last_time, self.last_report) = (event.time, now);
         self.received += 1;
     }
 }

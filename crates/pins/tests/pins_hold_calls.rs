@@ -122,7 +122,7 @@ fn a_call_is_held_then_made_then_refused_then_free() {
 }
 
 #[test]
-fn refused_and_told_without_a_pause_in_threads_made_later_too() {
+fn rejected_and_reported_without_a_pause_in_threads_made_later_too() {
     let core = orbit_pins::builder().kernel_programs(false).build().expect("a core");
     let (module, shared) = (client(&core, "refuses", "P_SYSC"), Shared::new());
     extern "C" fn second(shared: *mut libc::c_void) -> *mut libc::c_void {

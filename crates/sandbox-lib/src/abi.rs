@@ -1,4 +1,4 @@
-//! The sandbox region: where its parts are, what they hold, and who writes each field.
+//! The sandbox region: where its parts are, what they hold, and which side writes each field.
 //!
 //! ```text
 //! BASE        public     1 MiB  read, execute   directory, code and constants          written by the host only

@@ -14,9 +14,8 @@ use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 const READABLE: i16 = 1;
-/// Time between two looks at slots whose runner may be dead, and at nothing else to do,
-/// nanoseconds.
-const LOOK_NS: u64 = 100_000_000;
+/// Time between two checks of slots whose runner may be dead, and of an idle agent, nanoseconds.
+const CHECK_INTERVAL_NS: u64 = 100_000_000;
 
 /// Time until a slot that another thread runs is tried again, nanoseconds.
 const BUSY_NS: u64 = 1_000_000;
@@ -72,7 +71,7 @@ pub unsafe extern "C" fn orbit_agent(start: *const Start) -> ! {
     let mut descriptors = [of(start.life), of(start.doorbell), of(timer)];
     loop {
         let now = sys::now();
-        let mut next = now + LOOK_NS;
+        let mut next = now + CHECK_INTERVAL_NS;
         for slot in (abi::FIRST_SERVICE..abi::SLOTS).filter(|slot| *slot as u32 % start.parts.max(1) == start.part) {
             if let Some(wake) = serve(slot, now) {
                 next = next.min(wake);
@@ -117,7 +116,7 @@ fn alone(slot: usize, life: i32) -> ! {
         }
         let due = control.due.load(Relaxed);
         let is_own = service.flags & abi::THREAD != 0 && due != 0;
-        let next = if is_own { due.saturating_sub(sys::now()).clamp(1, LOOK_NS) } else { LOOK_NS };
+        let next = if is_own { due.saturating_sub(sys::now()).clamp(1, CHECK_INTERVAL_NS) } else { CHECK_INTERVAL_NS };
         let (spent, woken) = direct::rest(control, &misses, seen, next);
         run::charge_wait(service, control, spent, &misses);
         // Agents restore what was set when the host is gone; a thread only exits.
@@ -127,7 +126,7 @@ fn alone(slot: usize, life: i32) -> ! {
     }
 }
 
-/// Runs a slot's handler if that is for this agent to do now. Answers when to look again.
+/// Runs a slot's handler if that is for this agent to do now. Returns when to check again.
 fn serve(slot: usize, now: u64) -> Option<u64> {
     let (service, control) = (&abi::directory().services[slot], abi::control(slot));
     // Of a revoked service too: the host waits for the end of its last run.

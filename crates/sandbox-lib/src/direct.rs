@@ -32,8 +32,8 @@ pub const ABORTED: i64 = -125;
 
 /// How long a call of a pure service waits for another thread that runs it, nanoseconds.
 const PATIENCE_NS: u64 = 10_000_000;
-/// Time between two looks at whether the service of a posted event is still there, nanoseconds.
-const LOOK_NS: u64 = 100_000_000;
+/// Time between two checks whether the service of a posted event is still there, nanoseconds.
+const CHECK_INTERVAL_NS: u64 = 100_000_000;
 
 /// Calls a service: its slot, the number of services that the slot has had, the event's value. 0
 /// with the handler's answer in `*answer`, or one of the errors above.
@@ -168,15 +168,15 @@ fn wait(slot: usize, control: &Control, position: u64, is_there: impl Fn() -> bo
     control.callers.fetch_add(1, SeqCst);
     loop {
         let seen = control.finished.load(SeqCst);
-        // A thread that was killed in the middle leaves an event that was taken and that nobody
-        // runs. In this order: who takes an event holds the claim from before that to after its
-        // end.
+        // A thread that was killed midway leaves an event that was taken and that no thread runs.
+        // The order matters: the thread that takes an event holds the claim from before that to
+        // after its end.
         let is_taken = control.queue.has_taken(position);
         let runs = control.runner.load(SeqCst) != 0 || control.promoted.load(SeqCst) != 0;
         if is_done() || is_taken && !runs || !is_there() {
             break;
         }
-        sys::sleep_on(&control.finished, seen, LOOK_NS);
+        sys::sleep_on(&control.finished, seen, CHECK_INTERVAL_NS);
     }
     control.callers.fetch_sub(1, SeqCst);
 }

@@ -13,7 +13,7 @@
 //!
 //! | file | what it owns |
 //! |---|---|
-//! | [`abi`] | the region: addresses, structures, who writes each field |
+//! | [`abi`] | the region: addresses, structures, which side writes each field |
 //! | [`sys`] | system calls |
 //! | [`guard`] | the judge of a value that a service asks for |
 //! | [`attribute`] | reading and applying attributes by system calls |

@@ -46,7 +46,7 @@ struct Place {
     words: [AtomicU64; WORDS],
     result: AtomicU64,
     verdict: AtomicU32,
-    /// Raised with each answer: who asks sleeps on it.
+    /// Raised with each answer: the caller sleeps on it.
     answers: AtomicU32,
 }
 
@@ -137,7 +137,7 @@ impl Questions {
         &self.place(number).0.answers
     }
 
-    /// Takes a question out, answered or not. Only who put it in does.
+    /// Takes a question out, answered or not. Only the thread that put it in does.
     pub fn remove(&self, number: u64) {
         let (place, state) = self.place(number);
         place.state.store(state & !3 | FREE, Release);

@@ -111,7 +111,7 @@ pub(crate) unsafe fn keep_stack(slot: usize) {
     }
 }
 
-/// Whether an event of a slot may be due for its thread: else it sleeps without a look at the
+/// Whether an event of a slot may be due for its thread: else it sleeps without reading the
 /// clock.
 pub(crate) fn may_be_due(control: &Control) -> bool {
     control.queue.is_waiting() || control.promoted.load(Acquire) != 0 || control.due.load(Relaxed) != 0

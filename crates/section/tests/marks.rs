@@ -63,7 +63,7 @@ fn marks_of_threads() {
 
     // A forked child has its own record.
     let before = slot().cells[a].seq.load(Relaxed);
-    // SAFETY: the child only stores, looks at memory and ends.
+    // SAFETY: the child only stores, reads memory and exits.
     let child = unsafe { libc::fork() };
     if child == 0 {
         let entered = enter_number(a as u32);
@@ -209,7 +209,7 @@ fn a_forked_child_is_in_no_section_until_it_enters_one() {
     let seq = || cell.seq.load(Relaxed);
     let exits = || cell.exits.iter().map(|e| e.load(Relaxed)).sum::<u32>();
     let (before, left) = (seq(), exits());
-    // SAFETY: the child only stores, looks at memory and ends.
+    // SAFETY: the child only stores, reads memory and exits.
     let child = unsafe { libc::fork() };
     if child == 0 {
         // SAFETY: takes no arguments.

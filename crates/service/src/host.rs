@@ -161,7 +161,7 @@ pub fn run(
     }
     let listener = UnixListener::bind(socket).map_err(failed)?;
     let _socket = Socket(socket.to_owned());
-    // The host's own user and root: who may load native code is as powerful as the host.
+    // The host's own user and root: a client that may load native code is as powerful as the host.
     std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
     listener.set_nonblocking(true).map_err(failed)?;
     for signal in [libc::SIGTERM, libc::SIGINT] {

@@ -99,8 +99,8 @@ impl Runner {
     pub fn start(cpu: usize, priority: i32, limit: f64, aborts: u64) -> Result<Runner> {
         let state = State { slots: BTreeMap::new(), next: 1, stop: false };
         let shared = Arc::new((Mutex::new(state), Condvar::new()));
-        let (theirs, told) = (shared.clone(), Arc::new(Mutex::new(0)));
-        let (answer, ready) = (told.clone(), Arc::new(std::sync::Barrier::new(2)));
+        let (theirs, taken_priority) = (shared.clone(), Arc::new(Mutex::new(0)));
+        let (answer, ready) = (taken_priority.clone(), Arc::new(std::sync::Barrier::new(2)));
         let theirs_ready = ready.clone();
         let thread = std::thread::Builder::new().name("orbit-wasm".into()).spawn(move || {
             // A processor that went away since is no reason not to run.
@@ -112,7 +112,7 @@ impl Runner {
         });
         let thread = thread.map_err(|error| Error::system("starting the thread of wasm services", &error))?;
         ready.wait();
-        let priority = *lock(&told);
+        let priority = *lock(&taken_priority);
         Ok(Runner { shared, thread: Some(thread), limit, priority })
     }
 

@@ -1,4 +1,4 @@
-// Finds out who is current when a tick comes, and starts an upcall there: a signal to the thread
+// Finds the thread that is current at a tick, and starts an upcall there: a signal to the thread
 // that the tick interrupted, if it is a member's, was in user mode (a signal would end its system
 // call with EINTR), has the signal open and not yet waiting, and still has the region's handlers.
 // All other ticks are counted, and left to the agent.

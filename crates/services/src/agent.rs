@@ -35,8 +35,8 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts an agent on a processor; `priority` 0 makes an ordinary process. The doorbell lets it
-    /// look at its slots.
+    /// Starts an agent on a processor; `priority` 0 makes an ordinary process. The doorbell makes
+    /// it check its slots.
     ///
     /// # Errors
     /// `System` when the process cannot be made.

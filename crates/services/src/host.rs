@@ -1,5 +1,5 @@
-//! The host: owns the region, the managers, the accounts and the agents, and decides who may do
-//! what.
+//! The host: owns the region, the managers, the accounts and the agents, and decides what each
+//! user may do.
 //!
 //! It is not on the way of an event: members and agents take events by themselves, under the rules
 //! that the host wrote into the public part. [`Host::tend`] does the rest, whenever its caller has

@@ -119,7 +119,7 @@ impl Attribute {
     pub fn wait(&mut self, timeout: Duration) -> Option<i64> {
         let place = self.place()?;
         if place.changes.load(Acquire) == self.seen {
-            // A word that changed meanwhile and a time that is over are both looked at below.
+            // A word that changed meanwhile and a time that is over are both checked below.
             let _ = futex::wait(&place.changes, self.seen, Some(timeout));
         }
         let changes = place.changes.load(Acquire);

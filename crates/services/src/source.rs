@@ -3,7 +3,7 @@
 //!
 //! One thread of the host waits for all of them and posts an event for each to its service's queue,
 //! which is bounded and counts what does not fit. A source that fires all the time costs this
-//! thread at most one event in `PAUSE`.
+//! thread at most one event in `PAUSE_BETWEEN_ROUNDS`.
 
 use crate::error::{Error, Kind, Result};
 use crate::{budget, tracepoint};
@@ -21,7 +21,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 /// Between two rounds of events.
-const PAUSE: Duration = Duration::from_micros(200);
+const PAUSE_BETWEEN_ROUNDS: Duration = Duration::from_micros(200);
 /// The token of the descriptor that stops the thread.
 const STOP: u64 = 0;
 
@@ -278,7 +278,7 @@ fn serve(state: &State) {
             }
         }
         drop(watched);
-        std::thread::sleep(PAUSE);
+        std::thread::sleep(PAUSE_BETWEEN_ROUNDS);
     }
 }
 

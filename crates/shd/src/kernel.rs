@@ -19,7 +19,7 @@ static OBJECT: &Aligned<[u8]> = &Aligned(*include_bytes!(concat!(env!("OUT_DIR")
 /// Cycles between two interrupts of a performance counter: about a hundredth of a second of a CPU
 /// that is not halted. Cycles, not the paper's instructions: a CPU that waits for a lock executes
 /// few instructions, and would pass for a halted one.
-const CYCLES: u64 = 30_000_000;
+const CYCLES_PER_INTERRUPT: u64 = 30_000_000;
 
 /// The kernel half, at work.
 pub struct Kernel {
@@ -55,7 +55,7 @@ impl Kernel {
         let counter = match interrupt(
             of(&mut ebpf, "counted")?,
             PerfEventConfig::Hardware(HardwareEvent::CpuCycles),
-            CYCLES,
+            CYCLES_PER_INTERRUPT,
             cpus,
         ) {
             Ok(()) => true,

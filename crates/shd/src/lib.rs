@@ -80,7 +80,7 @@ pub enum How {
     InterruptsOff,
     /// It executes nothing (its performance counter is silent).
     Halted,
-    /// It takes no interrupts; without a performance counter the two look the same.
+    /// It takes no interrupts; without a performance counter the two cannot be distinguished.
     InterruptsOffOrHalted,
 }
 

@@ -4,7 +4,8 @@
 //! A watcher that waited for its output would lack its wake-ups, and its idle CPU would pass for
 //! hung. So it only leaves the line and wakes a writer. There is a writer on each CPU, beside the
 //! watcher and as urgent: a living CPU's lines need no CPU that hangs. Leaving a line neither waits
-//! nor takes a lock. What finds [`ROOM`] others waiting is dropped, and counted in the output.
+//! nor takes a lock. What finds [`MAX_WAITING_LINES`] others waiting is dropped, and counted in the
+//! output.
 
 use crate::{Error, watcher::settle};
 use orbit_linux::sched;
@@ -21,9 +22,9 @@ use std::{
 };
 
 /// Lines that may wait for a writer.
-const ROOM: usize = 256;
+const MAX_WAITING_LINES: usize = 256;
 /// How long the end waits for lines that are not written yet.
-const PATIENCE: Duration = Duration::from_secs(1);
+const MAX_WAIT_AT_END: Duration = Duration::from_secs(1);
 
 struct Shared {
     to: File,
@@ -56,7 +57,7 @@ impl Output {
 
     /// Starts the writer of a CPU, and returns once it runs there.
     fn begin(&mut self, cpu: usize, priority: i32, ending: Sender<()>) -> Result<(), Error> {
-        let (lines, waiting) = sync_channel(ROOM);
+        let (lines, waiting) = sync_channel(MAX_WAITING_LINES);
         let shared = self.shared.clone();
         let (ready, started) = channel();
         let thread = thread::Builder::new()
@@ -98,7 +99,7 @@ impl Drop for Output {
         }
         // Nothing is ever sent: it returns when the last has exited. One that its output blocks for
         // longer is not waited for.
-        let _ = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner).recv_timeout(PATIENCE);
+        let _ = self.ended.get_mut().unwrap_or_else(PoisonError::into_inner).recv_timeout(MAX_WAIT_AT_END);
     }
 }
 
@@ -141,7 +142,7 @@ mod tests {
                 assert!(Output::start(to, &cpus, 0).is_err_and(|e| e.to_string().contains("CPU 1023")));
                 begun.elapsed()
             });
-            assert!(least.min().is_some_and(|least| least < PATIENCE), "of {cpus:?}");
+            assert!(least.min().is_some_and(|least| least < MAX_WAIT_AT_END), "of {cpus:?}");
         }
     }
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 /// Lines that may wait for the reader that receives each event a second time.
-const ROOM: usize = 256;
+const MAX_WAITING_LINES: usize = 256;
 
 /// Watches the system until `until` returns, writing a JSON line an event to `to`.
 ///
@@ -36,7 +36,7 @@ pub fn watch(
 /// What gets each line once more, and where it is read. Made beforehand and bounded: to leave one
 /// neither allocates nor waits.
 pub(crate) fn again() -> (impl Fn(String) + Send + Sync + 'static, Receiver<String>) {
-    let (lines, repeated) = sync_channel(ROOM);
+    let (lines, repeated) = sync_channel(MAX_WAITING_LINES);
     (move |line| drop(lines.try_send(line)), repeated)
 }
 

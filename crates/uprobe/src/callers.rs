@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// Callers of a function whose places are probed: with more it is cheaper to step.
-const MOST: usize = 64;
+const MAX_CALLERS: usize = 64;
 
 /// Where it is seen that a function has returned to a caller.
 #[derive(Clone, Debug)]
@@ -37,14 +37,14 @@ pub(crate) struct Callers {
     alone: bool,
 }
 
-/// As many hits for one entry, and some, are too many.
-const TOO_MANY: u64 = 8;
-const SOME: u64 = 1000;
+/// More hits than this for each entry, and [`SPARE_HITS`] in all, are too many.
+const MAX_HITS_PER_ENTRY: u64 = 8;
+const SPARE_HITS: u64 = 1000;
 
 impl Callers {
     /// Whether the function's own returns have to be stepped.
     pub(crate) fn step(&self) -> bool {
-        self.unknown || self.known.len() > MOST
+        self.unknown || self.known.len() > MAX_CALLERS
     }
 
     /// Notes one; whether it was not known.
@@ -90,7 +90,7 @@ impl Callers {
     /// returns, so that it is to be probed elsewhere from now on: where nothing else does, if that
     /// is known of each caller that shares its place, else in the function itself.
     pub(crate) fn crowded(&mut self, hits: Hits) -> bool {
-        let many = hits.exits > hits.entries.saturating_mul(TOO_MANY).saturating_add(SOME);
+        let many = hits.exits > hits.entries.saturating_mul(MAX_HITS_PER_ENTRY).saturating_add(SPARE_HITS);
         if !many || self.unknown {
             return false;
         }

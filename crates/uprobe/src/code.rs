@@ -25,12 +25,12 @@ pub const MAX_CODE: usize = 1 << 20;
 /// Entries of a `switch`'s table that are read at most.
 const MAX_TABLE: usize = 4096;
 /// Indirect jumps of a function, entries of their tables in all, and instructions before one among
-/// which its table's address is looked for: with more it is not understood.
+/// which its table's address is searched for: with more it is not understood.
 const MAX_JUMPS: usize = 1024;
 const MAX_CASES: usize = 1 << 16;
-const FAR: usize = 1 << 14;
-/// Instructions before an indirect jump among which the one that reads the table is looked for.
-const NEAR: usize = 12;
+const MAX_DISTANCE_TO_TABLE: usize = 1 << 14;
+/// Instructions before an indirect jump among which the one that reads the table is searched for.
+const MAX_DISTANCE_TO_READ: usize = 12;
 
 /// Reads the program's memory: up to so many bytes from an address on, fewer where less can be
 /// read.
@@ -333,7 +333,7 @@ impl<'a> Walk<'a> {
             return Some((self.addresses(jump, at)?, true));
         }
         let to = at.op0_register();
-        let mut before = self.reached.range(..jump).rev().take(NEAR);
+        let mut before = self.reached.range(..jump).rev().take(MAX_DISTANCE_TO_READ);
         let (mut place, mut i) = before.find(|(_, i)| i.op0_kind() == OpKind::Register && i.op0_register() == to)?;
         if i.mnemonic() == Mnemonic::Mov && i.op1_kind() == OpKind::Memory {
             return Some((self.addresses(*place, i)?, true));
@@ -367,7 +367,7 @@ impl<'a> Walk<'a> {
         let puts = |i: &&Instruction| {
             i.mnemonic() == Mnemonic::Lea && i.op0_register() == register && i.is_ip_rel_memory_operand()
         };
-        let i = self.reached.range(..place).rev().take(FAR).map(|(_, i)| i).find(puts)?;
+        let i = self.reached.range(..place).rev().take(MAX_DISTANCE_TO_TABLE).map(|(_, i)| i).find(puts)?;
         Some(i.ip_rel_memory_address())
     }
 
@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[test]
-    fn a_loop_to_the_very_start_is_told() {
+    fn a_loop_to_the_first_instruction_is_found() {
         // inc dword [rdi]; jmp back to the start: left by nothing
         let s = plain(&[0xff, 0x07, 0xeb, 0xfc], true);
         assert!(s.loops && s.whole && s.exits == 0 && s.ends.is_empty(), "{s:?}");

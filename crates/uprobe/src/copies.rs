@@ -2,9 +2,9 @@
 //!
 //! A copy has the breakpoints that were there when it was made. Where probes are attached many at a
 //! time the kernel takes them away from it only once a probe at the same place goes, and what they
-//! cost it is in nobody's account. Owns: when the kernel is to be asked to look, which is once for
-//! each child that may have some. Promises: looks are a second apart, and further where they take
-//! long. Refuses: children of those that have ended by then, and those that run another program
+//! cost it is in nobody's account. Owns: when the kernel is to check, which is once for each child
+//! that may have some. Promises: scans are a second apart, and further where they take long.
+//! Ignores children of processes that have exited by then, and those that run another program
 //! already: these have none.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -12,26 +12,26 @@ use std::io;
 use std::os::unix::fs::MetadataExt;
 use std::time::{Duration, Instant};
 
-/// Time between two looks, at least.
-const EVERY: Duration = Duration::from_secs(1);
-/// And in lengths of the last one.
-const TIMES: u32 = 200;
+/// Time between two scans, at least.
+const MIN_PAUSE: Duration = Duration::from_secs(1);
+/// And in durations of the last scan.
+const MIN_PAUSE_IN_SCANS: u32 = 200;
 
 /// Of all probed processes.
 #[derive(Debug)]
 pub(crate) struct Copies {
-    /// The children that each had at the last look.
+    /// The children that each had at the last scan.
     known: BTreeMap<i32, BTreeSet<i32>>,
     next: Instant,
 }
 
 impl Copies {
     pub(crate) fn new() -> Copies {
-        Copies { known: BTreeMap::new(), next: Instant::now() + EVERY }
+        Copies { known: BTreeMap::new(), next: Instant::now() + MIN_PAUSE }
     }
 
-    /// Those of these processes that have copies which were not there at the last look; none
-    /// between looks.
+    /// Those of these processes that have copies which were not there at the last scan; none
+    /// between scans.
     pub(crate) fn more(&mut self, probed: impl Fn() -> BTreeSet<i32>) -> Vec<i32> {
         let now = Instant::now();
         if now < self.next {
@@ -45,7 +45,7 @@ impl Copies {
             let own = if new.is_empty() { None } else { program(pid).ok() };
             let copy = |child: &i32| match program(*child) {
                 Ok(other) => own.is_none_or(|own| own == other),
-                // A child that may not be looked at may be one; one that has ended is none.
+                // A child that may not be inspected may be one; one that has exited is none.
                 Err(e) => e.kind() != io::ErrorKind::NotFound,
             };
             if new.into_iter().any(copy) {
@@ -53,7 +53,7 @@ impl Copies {
             }
             self.known.insert(pid, children);
         }
-        self.next = now + EVERY.max(now.elapsed() * TIMES);
+        self.next = now + MIN_PAUSE.max(now.elapsed() * MIN_PAUSE_IN_SCANS);
         more
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Promises: CPU time with probes less the time without, per hit, the least of several rounds: what
 //! other programs do meanwhile only adds. The time in the kernel is the calling thread's own, so it
-//! is counted. This process itself is never probed: the kernel looks through each process that once
+//! is counted. This process itself is never probed: the kernel scans each process that once
 //! was when it takes a probe of a file away that the process maps too (libc), and cannot while
 //! whoever takes it away is being killed: it then keeps the probe for good and says so in its log.
 
@@ -48,7 +48,7 @@ unsafe extern "C" {
 }
 
 /// Hits a round.
-const HITS: u64 = 1000;
+const HITS_PER_ROUND: u64 = 1000;
 const ROUNDS: usize = 7;
 
 /// Nanoseconds of CPU that a hit costs.
@@ -174,11 +174,11 @@ fn answer(asks: BorrowedFd<'_>) -> ! {
 fn least(function: unsafe extern "C" fn()) -> f64 {
     let round = || {
         let start = clock::thread_cpu_ns();
-        for _ in 0..HITS {
+        for _ in 0..HITS_PER_ROUND {
             // SAFETY: these functions take nothing, change nothing and return.
             unsafe { function() };
         }
-        (clock::thread_cpu_ns() - start) as f64 / HITS as f64
+        (clock::thread_cpu_ns() - start) as f64 / HITS_PER_ROUND as f64
     };
     (0..ROUNDS).map(|_| round()).fold(f64::MAX, f64::min)
 }

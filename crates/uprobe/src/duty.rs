@@ -6,8 +6,8 @@
 //! taken away until there is enough for another window. So a function that is entered seldom is
 //! probed all the time, and a hot one now and then for some milliseconds. Promises: nothing here
 //! blocks the caller but [`Duty::settle`], for as long as that takes. The bound holds for the time
-//! since the start, but for what is spent in advance ([`ADVANCE`]) and what a delay of this thread
-//! costs, which is paid back before the next window.
+//! since the start, but for what is spent in advance ([`FIRST_CREDIT_NS`]) and what a delay of this
+//! thread costs, which is paid back before the next window.
 
 use crate::callers::{Behind, Callers};
 use crate::code::Shape;
@@ -21,17 +21,17 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 /// CPU time that each function may cost before its process has used any, ns.
-pub const ADVANCE: f64 = 1e6;
+pub const FIRST_CREDIT_NS: f64 = 1e6;
 /// A window begins only with credit for so long at the rate last seen.
-const WINDOW: Duration = Duration::from_millis(10);
+const MIN_WINDOW: Duration = Duration::from_millis(10);
 /// Credit a window needs at least, ns.
-const LEAST: f64 = 0.5e6;
-/// Time between two looks at an account, at least and at most.
-const LOOKS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
-/// Time after which it is tried again to probe what could not be.
-const AGAIN: Duration = Duration::from_secs(5);
-/// Records of threads that have ended are looked for so often.
-const SWEEP: Duration = Duration::from_secs(5);
+const MIN_CREDIT_NS: f64 = 0.5e6;
+/// Time between two checks of an account, at least and at most.
+const CHECK_INTERVALS: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(100));
+/// Time after which a failed attempt to probe is repeated.
+const RETRY_AFTER: Duration = Duration::from_secs(5);
+/// Time between two removals of the records of exited threads.
+const SWEEP_INTERVAL: Duration = Duration::from_secs(5);
 
 /// A function in a process.
 #[derive(Clone, Debug)]
@@ -173,7 +173,7 @@ impl Duty {
         // Loading failed, and took what it had attached away.
         let Some(reader) = lock(&self.shared).reader.clone() else { return true };
         while reader.probed() && Instant::now() < until {
-            std::thread::sleep(LOOKS.0);
+            std::thread::sleep(CHECK_INTERVALS.0);
         }
         !reader.probed()
     }
@@ -215,7 +215,7 @@ struct Account {
     /// What it cost while it was probed last, ns of CPU a ns.
     rate: f64,
     began: Instant,
-    /// When probes were put in place last: what those cost is looked at soon.
+    /// When probes were put in place last: their cost is checked soon.
     paced: Instant,
     swept: Instant,
     /// When its callers were listed last.
@@ -245,7 +245,7 @@ fn work(shared: &Mutex<Shared>, from: &Receiver<Job>, bound: Option<f64>) {
     }
     let mut accounts: BTreeMap<u64, Account> = BTreeMap::new();
     let mut copies = Copies::new();
-    let mut pause = LOOKS.1;
+    let mut pause = CHECK_INTERVALS.1;
     loop {
         match from.recv_timeout(pause) {
             Ok(Job::Watch(id, target)) => {
@@ -285,12 +285,12 @@ fn work(shared: &Mutex<Shared>, from: &Receiver<Job>, bound: Option<f64>) {
             Err(RecvTimeoutError::Timeout) => {}
             Err(RecvTimeoutError::Disconnected) => return,
         }
-        pause = LOOKS.1;
+        pause = CHECK_INTERVALS.1;
         for (&id, a) in &mut accounts {
             let Some(mut tally) = lock(shared).tallies.get(&id).cloned() else {
                 continue;
             };
-            pause = pause.min(a.look(&mut prober, &reader, costs, bound, &mut tally));
+            pause = pause.min(a.check(&mut prober, &reader, costs, bound, &mut tally));
             if let Some(t) = lock(shared).tallies.get_mut(&id) {
                 *t = Tally { cpu: t.cpu, ..tally };
             }
@@ -348,8 +348,8 @@ impl Account {
         }
     }
 
-    /// Looks at the account; answers when to check again at the latest.
-    fn look(
+    /// Checks the account; returns when to check again at the latest.
+    fn check(
         &mut self,
         prober: &mut Prober,
         reader: &Reader,
@@ -359,26 +359,26 @@ impl Account {
     ) -> Duration {
         let now = Instant::now();
         if self.failed || now < self.again {
-            return LOOKS.1;
+            return CHECK_INTERVALS.1;
         }
         // The last window's probes count until they are gone.
         let hits = tally.slot.as_ref().map_or_else(Hits::default, |slot| reader.hits(slot.number));
         if let Some(p) = &self.probes {
             let open = (now - self.began).as_nanos() as f64;
             self.rate = costs.of(&self.target.shape, hits) / open.max(1.0);
-            if now - self.swept > SWEEP {
+            if now - self.swept > SWEEP_INTERVAL {
                 self.swept = now;
                 let pid = self.target.pid;
                 let lives = |tid| std::path::Path::new(&format!("/proc/{pid}/task/{tid}")).exists();
                 reader.retain(p.slot.number, lives);
             }
-            if self.listed.elapsed() > LOOKS.1 {
+            if self.listed.elapsed() > CHECK_INTERVALS.1 {
                 tally.callers = self.list(reader, p.slot.number);
             }
         }
         tally.hits = self.before.and(hits);
         tally.spent = costs.of(&self.target.shape, tally.hits);
-        let credit = bound.map_or(f64::MAX, |b| ADVANCE + tally.cpu as f64 * b - tally.spent);
+        let credit = bound.map_or(f64::MAX, |b| FIRST_CREDIT_NS + tally.cpu as f64 * b - tally.spent);
         let price = self.rate.max(1e-9);
         let crowded = self.probes.is_some() && !self.steps && self.callers.crowded(hits);
         if crowded {
@@ -392,7 +392,7 @@ impl Account {
             tally.callers = self.list(reader, probes.slot.number);
             self.leaving = Some(probes);
         } else if self.probes.is_none()
-            && credit >= LEAST.max(price.min(1.0) * WINDOW.as_nanos() as f64)
+            && credit >= MIN_CREDIT_NS.max(price.min(1.0) * MIN_WINDOW.as_nanos() as f64)
             && tally.slot.as_ref().is_none_or(|slot| !slot.probed())
         {
             self.before = tally.hits;
@@ -416,20 +416,20 @@ impl Account {
                 }
                 Err(e) => {
                     self.failed = matches!(e, Error::Ended | Error::NotPermitted(_) | Error::Unsupported(_));
-                    self.again = now + AGAIN;
+                    self.again = now + RETRY_AFTER;
                     // One that ends meanwhile lacks nothing.
                     tally.error = Some(e).filter(|e| *e != Error::Ended);
                 }
             }
-            return LOOKS.0;
+            return CHECK_INTERVALS.0;
         }
         if self.probes.is_none() {
-            return LOOKS.1;
+            return CHECK_INTERVALS.1;
         }
         // Half the time in which the credit would be used up; of a window just begun little is
         // known.
         let left = Duration::from_nanos((credit / price / 2.0).min(1e9) as u64);
-        left.min((now - self.paced).max(LOOKS.0)).clamp(LOOKS.0, LOOKS.1)
+        left.min((now - self.paced).max(CHECK_INTERVALS.0)).clamp(CHECK_INTERVALS.0, CHECK_INTERVALS.1)
     }
 }
 

@@ -1,7 +1,7 @@
 //! A file whose code is probed.
 //!
 //! Owns: its descriptor, opened once, when a function is found in it. Promises: whatever comes to
-//! stand under its name later, an upgrade or what a program makes for those who watch it, is
+//! stand under its name later, an upgrade or what a program makes there on purpose, is
 //! neither probed nor opened. Refuses: what is no plain file, and another one than is mapped.
 
 use std::fs::File;

@@ -1,12 +1,12 @@
 //! The process that sets probes and takes them away.
 //!
 //! Whoever is killed while it does either leaves breakpoints in the program, for the kernel changes
-//! no memory in the name of one who is about to end. So a child does both, which makes system calls
-//! only, has all signals blocked, and outlives its parent until that is done. Owns: the links'
-//! descriptors, and which are taken. Promises: what was begun is done to its end however the parent
-//! ends; then all probes go, and the child too. Taking away blocks nobody: each link is closed by a
-//! thread of its own, as far as there can be one. Refuses: to say why a child that somebody kills
-//! with its parent left something.
+//! no memory on behalf of a process that is about to exit. So a child does both, which makes system
+//! calls only, has all signals blocked, and outlives its parent until that is done. Owns: the
+//! links' descriptors, and which are taken. Promises: what was begun is done to its end however the
+//! parent ends; then all probes go, and the child too. Taking away blocks nobody: each link is
+//! closed by a thread of its own, as far as there can be one. Refuses: to say why a child that
+//! somebody kills with its parent left something.
 
 use crate::CodeFile;
 use orbit_linux::map::Mapping;
@@ -27,23 +27,23 @@ const PLACES: usize = 512;
 /// Links that are closed at a time without holding up others.
 const CLOSERS: usize = 64;
 /// Bytes of stack of each thread that closes one.
-const STACK: usize = 16 << 10;
-/// Bytes of a message: what is asked, offsets and cookies. The program and the file come with it.
-const MESSAGE: usize = ASK + PLACES * 16;
+const CLOSER_STACK_BYTES: usize = 16 << 10;
+/// Bytes of a message: the request, offsets and cookies. The program and the file come with it.
+const MAX_MESSAGE_BYTES: usize = REQUEST_BYTES + PLACES * 16;
 /// Bytes of a name in `/proc/self/fd`, at most.
-const NAME: usize = 32;
-/// Bytes of what is asked: link, process, kind, places.
-const ASK: usize = 16;
+const MAX_NAME_BYTES: usize = 32;
+/// Bytes of a request: link, process, kind, places.
+const REQUEST_BYTES: usize = 16;
 /// Kind of a link of many places; others are those of single events.
 const MANY: u32 = 0;
-/// Time between two looks whether all is closed.
-const CLOSING: Duration = Duration::from_millis(1);
+/// Time between two checks whether all is closed.
+const CLOSED_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The child, as its parent has it.
 pub(crate) struct Keeper {
     asks: Arc<OwnedFd>,
     links: Arc<Links>,
-    /// Where the next free link is looked for.
+    /// Where the search for the next free link begins.
     next: usize,
 }
 
@@ -72,7 +72,7 @@ pub(crate) struct Link {
 
 impl Drop for Link {
     fn drop(&mut self) {
-        let mut ask = [0; ASK];
+        let mut ask = [0; REQUEST_BYTES];
         ask[..4].copy_from_slice(&self.token.number.to_ne_bytes());
         // Without the child there are no probes.
         let _ = socket::send(self.asks.as_fd(), &ask, &[]);
@@ -123,10 +123,10 @@ impl Keeper {
         let shared = Mapping::shared(words.as_fd(), LINKS * size_of::<AtomicU32>(), true, true)?;
         let parent = pidfd::open(std::process::id() as i32)?;
         let mut room = Room {
-            bytes: vec![0; MESSAGE],
+            bytes: vec![0; MAX_MESSAGE_BYTES],
             passed: Vec::with_capacity(socket::MAX_FDS),
             held: vec![-1; LINKS],
-            stacks: Mapping::anonymous(CLOSERS * STACK, false)?,
+            stacks: Mapping::anonymous(CLOSERS * CLOSER_STACK_BYTES, false)?,
             busy: [const { AtomicI32::new(0) }; CLOSERS],
         };
         let blocked = Blocked::all();
@@ -181,7 +181,7 @@ impl Keeper {
         (kind, pid): (u32, i32),
         places: &[(u64, u64)],
     ) -> io::Result<()> {
-        let mut ask = Vec::with_capacity(MESSAGE);
+        let mut ask = Vec::with_capacity(MAX_MESSAGE_BYTES);
         for word in [link.token.number, pid as u32, kind, places.len() as u32] {
             ask.extend(word.to_ne_bytes());
         }
@@ -258,7 +258,7 @@ fn keep(asks: RawFd, parent: RawFd, turns: &[AtomicU32], room: &mut Room) -> ! {
     }
     while room.busy.iter().any(|b| b.load(Ordering::Acquire) != 0) {
         // Nothing else to wait for it with; that it is woken early does no harm.
-        let _ = poll::poll(&mut [], Some(CLOSING));
+        let _ = poll::poll(&mut [], Some(CLOSED_CHECK_INTERVAL));
     }
     process::end(0)
 }
@@ -297,7 +297,7 @@ impl Room {
     fn attach(&mut self, len: usize, number: usize, (pid, kind, count): (i32, u32, usize)) -> io::Result<()> {
         let (mut offsets, mut cookies) = ([0; PLACES], [0; PLACES]);
         let bad = || io::Error::from_raw_os_error(libc::EINVAL);
-        let lists = self.bytes.get(ASK..len).filter(|_| count <= PLACES).ok_or_else(bad)?;
+        let lists = self.bytes.get(REQUEST_BYTES..len).filter(|_| count <= PLACES).ok_or_else(bad)?;
         let lists = lists.get(..count * 16).ok_or_else(bad)?;
         for (to, from) in offsets[..count].iter_mut().chain(&mut cookies[..count]).zip(lists.as_chunks().0) {
             *to = u64::from_ne_bytes(*from);
@@ -305,7 +305,7 @@ impl Room {
         let [program, file] = &self.passed[..] else { return Err(bad()) };
         let program = program.as_fd();
         // By the descriptor, which leads to the file that was found, whatever has its name by now.
-        let mut path = [0u8; NAME];
+        let mut path = [0u8; MAX_NAME_BYTES];
         write!(&mut path[..], "/proc/self/fd/{}", file.as_raw_fd())?;
         let path = CStr::from_bytes_until_nul(&path).map_err(|_| bad())?;
         let held = self.held.get_mut(number).filter(|fd| **fd < 0).ok_or_else(bad)?;
@@ -341,10 +341,10 @@ impl Room {
         // thread-local memory, of which it may write errno only, which nobody reads after a call
         // that another thread may make meanwhile.
         unsafe {
-            let stack = self.stacks.as_ptr().add(i * STACK);
+            let stack = self.stacks.as_ptr().add(i * CLOSER_STACK_BYTES);
             let mine = stack.cast::<Closer>();
             mine.write(Closer { ..*closer });
-            process::start_thread_on(stack.add(STACK), close, mine.cast(), busy)
+            process::start_thread_on(stack.add(CLOSER_STACK_BYTES), close, mine.cast(), busy)
         }
     }
 }

@@ -5,8 +5,8 @@
 //! below a bound ([`Duty`]). Promises: a probe fires in the one process it was attached to; return
 //! addresses are never touched, as return probes would do, so exceptions, `longjmp`, stack readers
 //! and Go's moving stacks work as before: exits are probed at the function's own instructions, or
-//! behind the call in whoever called it ([`code`]). All probes go with the [`Duty`], and with this
-//! process however it ends. Refuses: to look for functions, to judge.
+//! behind the call in its caller ([`code`]). All probes go with the [`Duty`], and with this
+//! process however it ends. Leaves to others: finding functions, judging.
 //!
 //! Needs root, or CAP_BPF and CAP_PERFMON, and a kernel with uprobes; else an [`Error`] says which
 //! is missing.

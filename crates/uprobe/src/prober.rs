@@ -34,8 +34,8 @@ pub(crate) struct Reader {
     links: Arc<Links>,
 }
 
-/// Where the probes of one function in one process count; what they counted stays until all who
-/// hold it let go.
+/// Where the probes of one function in one process count; what they counted stays until all
+/// holders let go.
 #[derive(Debug)]
 pub(crate) struct Slot {
     pub(crate) number: u32,

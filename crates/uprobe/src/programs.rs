@@ -76,7 +76,7 @@ impl Programs {
                 one(&mut ebpf, Program::Returned)?.load().is_ok()
             }
         };
-        let one = || uprobes::kind().map(How::One).map_err(|e| Error::of("looking for uprobes", &e));
+        let one = || uprobes::kind().map(How::One).map_err(|e| Error::of("probing for uprobes", &e));
         let how = if many.is_some() { How::Many } else { one()? };
         Ok(Programs { ebpf, many, nothing, how, returns })
     }
@@ -121,7 +121,7 @@ impl Programs {
     ) -> io::Result<()> {
         let Some(nothing) = &self.nothing else { return Ok(()) };
         let places: Vec<(u64, u64)> = offsets.iter().map(|offset| (*offset, 0)).collect();
-        // For the process itself, so that nobody is probed for it who was not.
+        // For the process itself, so that no other process is probed with it.
         keeper.attach((nothing.as_fd(), self.how), pid, file, &places, &|_| ()).map(drop)
     }
 }

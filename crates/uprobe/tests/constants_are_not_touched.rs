@@ -1,4 +1,4 @@
-//! A probed function reads its own constants as they are, also those that look like return
+//! A probed function reads its own constants as they are, also those with the bytes of return
 //! instructions; where exits are unknown each entry begins a new execution.
 
 mod common;

@@ -4,7 +4,7 @@ mod common;
 use common::{Program, duty, until};
 
 #[test]
-fn of_one_that_has_ended_nothing_is_told() {
+fn of_an_exited_process_nothing_is_reported() {
     let Some(mut duty) = duty(None) else { return };
     let (ended, lives) = (Program::start("ended", "counted.c"), Program::start("lives", "counted.c"));
     let target = ended.target();

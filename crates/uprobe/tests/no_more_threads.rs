@@ -36,7 +36,7 @@ fn no_more_threads() {
     };
     assert_eq!(done, 0, "{}", std::io::Error::last_os_error());
     std::thread::spawn(|| ()).join().expect("libc's threads are not refused");
-    // SAFETY: rejected before the kernel looks at anything but the flags.
+    // SAFETY: rejected before the kernel reads anything but the flags.
     let thread = unsafe { libc::syscall(libc::SYS_clone, libc::CLONE_THREAD, 0, 0, 0, 0) };
     assert_eq!((thread, std::io::Error::last_os_error().raw_os_error()), (-1, Some(libc::EAGAIN)));
 }

@@ -1,4 +1,4 @@
-//! `orbit why PID`: one look at a process, now: what each thread does or waits for, which thread
+//! `orbit why PID`: one sample of a process, now: what each thread does or waits for, which thread
 //! holds that, which processes are at the other end, with stacks. It needs no history, so it judges
 //! nothing: that is `orbit watch`.
 //!
@@ -49,10 +49,10 @@ pub struct Args {
     pid: i32,
 }
 
-/// Writes a look at a process to `to` if it seems to hang already: threads in a ring of locks, or
+/// Writes a sample of a process to `to` if it seems to hang already: threads in a ring of locks, or
 /// that wait for a lock of their own, or one that computes without a pause. Whether that is unusual
-/// for it one look cannot say. Blocks for the interval and what reading takes; writes nothing where
-/// the process cannot be read.
+/// for it one sample cannot say. Blocks for the interval and what reading takes; writes nothing
+/// where the process cannot be read.
 ///
 /// # Errors
 /// Those of writing.
@@ -63,7 +63,7 @@ pub fn if_it_seems_to_hang(pid: i32, interval: Duration, to: &mut impl std::io::
                 to,
                 "process {pid} ran before it was joined: what is usual for it is not known yet, and it may hang \
                  already. \
-                 One look at it, as `orbit why {pid}` shows it:"
+                 One sample of it, as `orbit why {pid}` shows it:"
             )?;
             show::text(to, &sample)
         }

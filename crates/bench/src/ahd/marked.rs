@@ -40,7 +40,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// What all sections together may cost the program, as a guard has it by itself, percent.
 const BOUND: f64 = 2.0;
 /// What each of them may cost beside that, before the program has used any CPU time, ns.
-const ADVANCE: f64 = 1e6;
+const FIRST_CREDIT_NS: f64 = 1e6;
 
 /// A shorter load says nothing about the bound: one window of each function is a large part of it.
 const JUDGED: Duration = Duration::from_secs(10);
@@ -123,7 +123,7 @@ fn show(cost: &[Value], span: Duration, lines: &mut Lines) {
     let n = rows.len();
     // All are of one process.
     let cpu_ms = cost.first().and_then(|section| section["cpu_ms"].as_f64()).unwrap_or(0.0);
-    let share = (spent - ADVANCE * n as f64).max(0.0) / (cpu_ms * 1e6).max(1.0) * 100.0;
+    let share = (spent - FIRST_CREDIT_NS * n as f64).max(0.0) / (cpu_ms * 1e6).max(1.0) * 100.0;
     let rounded = |value: f64| (value * 100.0).round() / 100.0;
     lines.reach([Reach::at_most(
         format!("a section by uprobe, a hit, mean of {hits} at {n} functions of a saturated Redis"),

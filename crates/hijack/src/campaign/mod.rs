@@ -32,7 +32,7 @@ use witness::{Stack, Witness};
 /// How long a guest may wait while its stack is taken.
 const ASK_LIMIT: Duration = Duration::from_secs(30);
 /// How long processes that the program leaves may take to exit by themselves.
-const GRACE: Duration = Duration::from_secs(1);
+const EXIT_GRACE: Duration = Duration::from_secs(1);
 
 /// One run with a fault.
 #[derive(Clone, Debug, Serialize)]
@@ -272,7 +272,7 @@ fn run(
             .map(|()| true)?,
         Some(limit) => session.wait_for(limit)?,
     };
-    let left = if is_in_time { witness::group(group, GRACE) } else { Vec::new() };
+    let left = if is_in_time { witness::group(group, EXIT_GRACE) } else { Vec::new() };
     // What is left of the group holds the pipe, and must not outlive the run.
     let _ = orbit_linux::signals::send_to_group(group, libc::SIGKILL);
     if !is_in_time {

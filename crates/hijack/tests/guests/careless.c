@@ -1,5 +1,5 @@
 /*
- * A program with one bug in each error path; with -DHEALTHY its look-alike that does the same and
+ * A program with one bug in each error path; with -DHEALTHY its twin that does the same and
  * has none of them. argv[1]: the folder it works in.
  */
 #define _GNU_SOURCE
@@ -28,7 +28,7 @@ PART int crashes(void) {
     return rmdir("d");
 }
 
-/* socketpair's place: pipe2 fails, and the careless one waits for somebody who never comes. */
+/* socketpair's place: pipe2 fails, and the careless one waits for a peer that never comes. */
 PART int hangs(void) {
     int ends[2];
     if (pipe2(ends, O_CLOEXEC)) {

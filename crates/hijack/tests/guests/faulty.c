@@ -10,7 +10,7 @@ int main(void) {
     /* Not checked: a crash. */
     char *memory = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     memory[0] = 1;
-    /* Waits for somebody who never comes: a hang. */
+    /* Waits for a peer that never comes: a hang. */
     int ends[2];
     while (pipe2(ends, O_CLOEXEC)) pause();
     write(ends[1], "1234", 4);

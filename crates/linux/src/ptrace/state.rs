@@ -257,10 +257,11 @@ pub fn dispatches_calls(tid: i32) -> bool {
 /// # Errors
 /// See the module's head.
 pub fn pending(tid: i32, shared: bool) -> io::Result<Vec<[u64; 16]>> {
-    const MOST: usize = 64;
-    let mut ask = libc::ptrace_peeksiginfo_args { off: 0, flags: u32::from(shared), nr: MOST as i32 };
-    let mut infos = vec![[0u64; 16]; MOST];
-    // SAFETY: the kernel reads `ask` and writes at most MOST siginfos of 128 bytes, both live.
+    const MAX_SIGINFOS: usize = 64;
+    let mut ask = libc::ptrace_peeksiginfo_args { off: 0, flags: u32::from(shared), nr: MAX_SIGINFOS as i32 };
+    let mut infos = vec![[0u64; 16]; MAX_SIGINFOS];
+    // SAFETY: the kernel reads `ask` and writes at most MAX_SIGINFOS siginfos of 128 bytes, both
+    // live.
     let got = check(unsafe {
         libc::ptrace(libc::PTRACE_PEEKSIGINFO, tid, &raw mut ask, infos.as_mut_ptr().cast::<libc::c_void>())
     })?;

@@ -50,7 +50,7 @@ fn a_descriptor_of_a_child() {
     let number = childs.as_raw_fd();
     drop(childs);
     let Some(copy) = allowed(pidfd::duplicate(child.fd.as_fd(), number)) else { return };
-    // SAFETY: F_GETFD only looks.
+    // SAFETY: F_GETFD only reads.
     assert_ne!(unsafe { libc::fcntl(copy.as_raw_fd(), libc::F_GETFD) } & libc::FD_CLOEXEC, 0);
     socket::send(copy.as_fd(), b"here", &[]).expect("send");
     let mut bytes = [0; 8];

@@ -80,7 +80,7 @@ fn a_child_has_one_thread_and_only_what_it_keeps() {
     // SAFETY: the child makes system calls only and ends.
     let Some(child) = unsafe { raw_fork(0) }.expect("fork") else {
         process::close_all_but(&keep_fds);
-        // SAFETY: F_GETFD only looks.
+        // SAFETY: F_GETFD only reads.
         let open = |fd| unsafe { libc::fcntl(fd, libc::F_GETFD) } != -1;
         let right = open(keep_fds[0]) && open(keep_fds[1]) && !open(gone) && !open(0) && !open(1) && !open(2);
         // SAFETY: ends the child.

@@ -19,7 +19,7 @@ fn messages_and_descriptors_arrive_whole() {
     assert_eq!((&buf[..14], got.len()), (&b"fourteen bytes"[..], socket::MAX_FDS));
     eventfd::signal(got[5].as_fd());
     assert_eq!(eventfd::drain(events[5].as_fd()), 1, "the sixth is the sixth");
-    // SAFETY: F_GETFD only looks.
+    // SAFETY: F_GETFD only reads.
     assert!(got.iter().all(|fd| unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFD) } & libc::FD_CLOEXEC != 0));
     let e = socket::receive(b.as_fd(), &mut buf, &mut got, true).expect_err("nothing more");
     assert_eq!(e.kind(), ErrorKind::WouldBlock);
@@ -38,7 +38,7 @@ fn a_message_longer_than_the_buffer_is_an_error() {
 }
 
 #[test]
-fn what_cannot_be_told_apart_is_refused() {
+fn what_cannot_be_distinguished_is_rejected() {
     let (a, b) = socket::pair().expect("pair");
     assert_eq!(socket::send(a.as_fd(), &[], &[]).expect_err("empty").kind(), ErrorKind::InvalidInput);
     let many = vec![b.as_fd(); socket::MAX_FDS + 1];

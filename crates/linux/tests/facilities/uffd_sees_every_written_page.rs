@@ -58,12 +58,12 @@ fn written_pages_are_found_exactly_once() {
             unsafe { m.as_ptr().add(i * page + random.below(page)).write_volatile(round as u8) };
         }
         out.clear();
-        let looked = pagemap.scan_written(start, end, false, 0, &mut out).expect("look");
-        assert_eq!(pages(&out, start), written, "round {round}, looking");
+        let scanned = pagemap.scan_written(start, end, false, 0, &mut out).expect("scan");
+        assert_eq!(pages(&out, start), written, "round {round}, scanned without a reset");
         out.clear();
         let found = pagemap.scan_written(start, end, true, 0, &mut out).expect("take");
         assert_eq!(pages(&out, start), written, "round {round}, taking");
-        assert_eq!((looked, found), (written.len(), written.len()), "round {round}");
+        assert_eq!((scanned, found), (written.len(), written.len()), "round {round}");
         assert!(out.windows(2).all(|w| w[0].1 < w[1].0), "round {round}: ranges not ascending or not joined: {out:?}");
         out.clear();
         assert_eq!(pagemap.scan_written(start, end, true, 0, &mut out).expect("again"), 0, "round {round}");

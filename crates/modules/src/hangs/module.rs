@@ -1,11 +1,11 @@
 //! The detector as a module of the reliability microkernel: `ahd`.
 //!
-//! Owns: what the detector is told (settings, guarded programs) and how it tells. It looks at every
-//! event of the pin P_PERI, in the process that the core gave it, and reports each [`Event`] as one
-//! line of JSON, at once. Promises: a program that is no longer guarded has left, and is not looked
-//! at any more, and with the last one what they made; a report has at most `MOST` bytes. Knows
-//! nothing after it was loaded again: threads' habits are learnt anew, and a hang that continues is
-//! reported again.
+//! Owns: the detector's input (settings, guarded programs) and its output. It scans at every event
+//! of the pin P_PERI, in the process that the core gave it, and reports each [`Event`] as one
+//! line of JSON, at once. Promises: a program that is no longer guarded has left, and is not
+//! scanned any more, and with the last one what they made; a report has at most `MAX_REPORT_BYTES`.
+//! Knows nothing after it was loaded again: threads' habits are learnt anew, and a hang that
+//! continues is reported again.
 
 use super::{Detection, Settings};
 use orbit_ahd::{Config, Event, Hang, json};
@@ -16,14 +16,14 @@ use std::io;
 use std::time::Duration;
 
 /// Bytes of one report. Beyond, stacks are cut to their innermost frames, and the report says so.
-const MOST: usize = 8 << 20;
+const MAX_REPORT_BYTES: usize = 8 << 20;
 /// Frames that are left of each stack then.
-const FRAMES: usize = 8;
+const CUT_STACK_FRAMES: usize = 8;
 /// Threads that are left of a hang then.
-const THREADS: usize = 1000;
+const CUT_HANG_THREADS: usize = 1000;
 
 /// Longest wait for probes to go at a time.
-const SETTLE: Duration = Duration::from_millis(10);
+const MAX_WAIT_FOR_PROBES: Duration = Duration::from_millis(10);
 
 /// The module. Its settings are made by [`options`].
 pub struct Detector {
@@ -33,11 +33,11 @@ pub struct Detector {
     /// Those that have left, while probes are taken away from them; and that this is so.
     leaving: Vec<Event>,
     waits: bool,
-    /// When the last look ended, on the clock of events.
-    looked: u64,
+    /// When the last scan ended, on the clock of events, ns.
+    scanned_at: u64,
 }
 
-/// How it is best installed. One look takes less than a millisecond, with many suspects 300 ms of
+/// How it is best installed. One scan takes less than a millisecond, with many suspects 300 ms of
 /// CPU and the time of the last of them: only one of more than 20 s is taken for an endless loop.
 /// Reading a large program's debug information takes memory: 512 MiB.
 pub fn options(settings: &Settings) -> ModuleOptions {
@@ -56,7 +56,7 @@ impl Module for Detector {
     fn create(settings: &[u8]) -> Detector {
         let settings = read(settings);
         let detection = Detection::new(settings.as_ref().unwrap_or(&Settings::default()));
-        Detector { settings, detection, guarded: Vec::new(), leaving: Vec::new(), waits: false, looked: 0 }
+        Detector { settings, detection, guarded: Vec::new(), leaving: Vec::new(), waits: false, scanned_at: 0 }
     }
 
     fn start(&mut self, context: &mut Context) {
@@ -71,23 +71,24 @@ impl Module for Detector {
 
     fn event(&mut self, context: &mut Context, event: &orbit_rmk::Event) {
         if self.waits {
-            if !self.detection.settle(SETTLE) {
+            if !self.detection.settle(MAX_WAIT_FOR_PROBES) {
                 return;
             }
             self.waits = false;
-            self.tell_leaving(context);
+            self.report_leaving(context);
         }
-        // Periods that passed during a long look, or while looks are spaced out, ask for none.
-        if event.time < self.looked || self.detection.pause() > self.detection.period() / 2 {
+        // Periods that passed during a long scan, or while scans are spaced out, need none.
+        if event.time < self.scanned_at || self.detection.pause() > self.detection.period() / 2 {
             return;
         }
-        self.look(context);
-        // One look out of turn a period, that guarded programs and settings are not kept waiting.
+        self.scan(context);
+        // One extra scan a period at most, so that changes of guarded programs and settings do not
+        // wait.
         if let Some(pause) = self.detection.soon() {
             std::thread::sleep(pause);
-            self.look(context);
+            self.scan(context);
         }
-        self.looked = orbit_rmk::now();
+        self.scanned_at = orbit_rmk::now();
     }
 
     fn guarded(&mut self, context: &mut Context, pids: &[u32]) {
@@ -112,7 +113,7 @@ impl Module for Detector {
             if let Err(e) = self.detection.add(pid)
                 && !gone(&e)
             {
-                let text = format!("process {pid} cannot be looked into ({e}): needs the same user, or CAP_SYS_PTRACE");
+                let text = format!("process {pid} cannot be inspected ({e}): needs the same user, or CAP_SYS_PTRACE");
                 context.report(line(Event::Trouble { pid, text }));
             }
         }
@@ -121,23 +122,22 @@ impl Module for Detector {
             context.report(line(event));
         }
         // Once all have left the guard may end this process.
-        self.waits = self.guarded.is_empty() && !self.detection.settle(SETTLE);
+        self.waits = self.guarded.is_empty() && !self.detection.settle(MAX_WAIT_FOR_PROBES);
         if !self.waits {
-            self.tell_leaving(context);
+            self.report_leaving(context);
         }
     }
 }
 
 impl Detector {
-    fn tell_leaving(&mut self, context: &mut Context) {
+    fn report_leaving(&mut self, context: &mut Context) {
         for event in self.leaving.drain(..) {
             context.report(line(event));
         }
     }
 
-    /// One look. Each event leaves at once: should the look never end, it was reported all the
-    /// same.
-    fn look(&mut self, context: &mut Context) {
+    /// One scan. Each event leaves at once: it is reported even if the scan never ends.
+    fn scan(&mut self, context: &mut Context) {
         self.detection.scan(&mut |event| {
             context.report(line(event));
             context.hand_over();
@@ -149,22 +149,22 @@ impl Detector {
 fn line(event: Event) -> String {
     let text = json::value(&event).to_string();
     match event {
-        Event::Hang(hang) if text.len() > MOST => json::of_hang(&cut(*hang)).to_string(),
+        Event::Hang(hang) if text.len() > MAX_REPORT_BYTES => json::of_hang(&cut(*hang)).to_string(),
         _ => text,
     }
 }
 
 /// A hang of many threads with less of each.
 fn cut(mut hang: Hang) -> Hang {
-    hang.threads.truncate(THREADS);
-    hang.cycle.truncate(THREADS);
-    hang.runtime.truncate(THREADS);
+    hang.threads.truncate(CUT_HANG_THREADS);
+    hang.cycle.truncate(CUT_HANG_THREADS);
+    hang.runtime.truncate(CUT_HANG_THREADS);
     for thread in &mut hang.threads {
-        if thread.stack.len() > FRAMES || thread.python.len() > FRAMES {
+        if thread.stack.len() > CUT_STACK_FRAMES || thread.python.len() > CUT_STACK_FRAMES {
             thread.note = Some("cut: the report has too many threads".into());
         }
-        thread.stack.truncate(FRAMES);
-        thread.python.truncate(FRAMES);
+        thread.stack.truncate(CUT_STACK_FRAMES);
+        thread.python.truncate(CUT_STACK_FRAMES);
     }
     hang
 }

@@ -38,7 +38,7 @@ pub(super) struct Rule {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Concerned {
     pub(super) of: Of,
-    /// It is who holds it.
+    /// It is the holder.
     pub(super) holds: bool,
 }
 
@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn the_strictest_verdict_holds_and_all_concerned_are_told() {
+    fn the_strictest_verdict_holds_and_all_concerned_are_notified() {
         let classes: HashMap<u32, u32> = calls::classes().into_iter().collect();
         let me = std::process::id();
         let (reader, _writer) = std::io::pipe().expect("a pipe");

@@ -133,7 +133,7 @@ impl Drop for Dispatcher {
 }
 
 fn run(shared: &Shared, epoll: &Epoll, wake: BorrowedFd<'_>) {
-    let mut ready = Vec::with_capacity(epoll::MOST);
+    let mut ready = Vec::with_capacity(epoll::MAX_EVENTS);
     let mut due = Vec::new();
     while !shared.stop.load(Ordering::Acquire) {
         let mut sleep = -1;

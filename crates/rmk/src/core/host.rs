@@ -61,7 +61,7 @@ impl Default for ModuleOptions {
 
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 /// A module that works so long has no failures "in a row" any more.
-const HEALTHY: Duration = Duration::from_secs(10);
+const HEALTHY_AFTER: Duration = Duration::from_secs(10);
 
 impl Core {
     /// Installs a module: makes its process, starts it, and carries out the requests of
@@ -150,7 +150,7 @@ impl Host {
         let mut events = Vec::new();
         while !lock(&self.shared.state).stop {
             if let Err(how) = self.turn(&mut events, &mut next_tick) {
-                row = if since.elapsed() > HEALTHY { 1 } else { row + 1 };
+                row = if since.elapsed() > HEALTHY_AFTER { 1 } else { row + 1 };
                 if !self.reload(how, row) {
                     break;
                 }
@@ -217,13 +217,13 @@ impl Host {
 
     /// Sends the module the guarded programs, if they changed; returns the requests that failed.
     fn send_guarded(&mut self) -> std::result::Result<Vec<Error>, String> {
-        const MOST: usize = (CALL_BYTES - 64) / size_of::<u32>();
+        const MAX_PIDS: usize = (CALL_BYTES - 64) / size_of::<u32>();
         let Some(mut pids) = self.life.client.newly_guarded(&mut self.life.guards) else { return Ok(Vec::new()) };
-        let beyond = pids.len().saturating_sub(MOST);
-        pids.truncate(MOST);
+        let beyond = pids.len().saturating_sub(MAX_PIDS);
+        pids.truncate(MAX_PIDS);
         let mut refused = self.call(&encoded(&Message::Guarded { pids }))?;
         if beyond > 0 {
-            let why = format!("it sees {MOST} guarded programs at most: {beyond} were left out");
+            let why = format!("it sees {MAX_PIDS} guarded programs at most: {beyond} were left out");
             refused.push(Error::Module { module: self.life.client.name().into(), why });
         }
         Ok(refused)

@@ -80,7 +80,7 @@ pub(super) struct Known {
 }
 
 /// Reports kept for a reader that is late; older ones are dropped first.
-const REPORTS: usize = 1024;
+const MAX_KEPT_REPORTS: usize = 1024;
 /// Bytes of their texts; one that alone has more is kept alone.
 const REPORT_BYTES: usize = 32 << 20;
 
@@ -124,7 +124,7 @@ impl Shared {
 
     pub fn report(&self, report: Report) {
         let mut known = lock(&self.state);
-        while (known.reports.len() == REPORTS || known.bytes + report.bytes() > REPORT_BYTES)
+        while (known.reports.len() == MAX_KEPT_REPORTS || known.bytes + report.bytes() > REPORT_BYTES)
             && known.next_report().is_some()
         {
             known.status.unread += 1;

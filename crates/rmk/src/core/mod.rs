@@ -48,11 +48,11 @@ use std::{
 use subscription::Queue;
 
 /// How long a module waits for a pin whose last user gave it back, and which still is unloaded.
-const UNLOADED: Duration = Duration::from_secs(5);
+const MAX_WAIT_FOR_UNLOAD: Duration = Duration::from_secs(5);
 /// Subscriptions that a module may have at a time, and events that may wait for all of them
 /// together.
-const SUBSCRIPTIONS: usize = 256;
-const WAITING: u64 = 1 << 20;
+const MAX_SUBSCRIPTIONS: usize = 256;
+const MAX_WAITING_EVENTS: u64 = 1 << 20;
 
 pub(crate) struct Inner {
     state: Mutex<State>,
@@ -248,7 +248,7 @@ impl Inner {
             let loaded = state.loaded.contains_key(pin);
             state.released.iter().any(|(of, by)| *of == pin && (!loaded || *by == user))
         };
-        let waited = self.forgotten.wait_timeout_while(state, UNLOADED, old);
+        let waited = self.forgotten.wait_timeout_while(state, MAX_WAIT_FOR_UNLOAD, old);
         let (mut state, waited) = waited.unwrap_or_else(PoisonError::into_inner);
         let missing = |why: String| Error::PinMissing { pin: pin.into(), module: module.into(), why };
         let Some(kind) = state.kinds.get(pin).cloned() else {
@@ -257,7 +257,7 @@ impl Inner {
         };
         if waited.timed_out() {
             return Err(missing(format!(
-                "it is still busy for a module that gave it back {UNLOADED:?} ago: try again"
+                "it is still busy for a module that gave it back {MAX_WAIT_FOR_UNLOAD:?} ago: try again"
             )));
         }
         if let Some(loaded) = state.loaded.get_mut(kind.name) {

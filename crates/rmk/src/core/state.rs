@@ -1,7 +1,7 @@
 //! The core's [`State`]: which module uses which pin, the subscriptions, and the programs guarded
 //! for each module.
 
-use super::{Queue, SUBSCRIPTIONS, Subscription, WAITING, still_runs};
+use super::{MAX_SUBSCRIPTIONS, MAX_WAITING_EVENTS, Queue, Subscription, still_runs};
 use crate::{
     error::{Error, PinError, Result},
     filter::{Counts, Filter, Scope},
@@ -52,13 +52,14 @@ impl State {
         let own = self.subscriptions.values().filter(|(_, sub)| sub.client == user);
         let (count, waiting) =
             own.fold((0, 0), |(count, waiting), (_, sub)| (count + 1, waiting + u64::from(sub.filter.queue)));
-        if count >= SUBSCRIPTIONS {
-            return Some(format!("it has {count} subscriptions, {SUBSCRIPTIONS} at most: unsubscribe one"));
+        if count >= MAX_SUBSCRIPTIONS {
+            return Some(format!("it has {count} subscriptions, {MAX_SUBSCRIPTIONS} at most: unsubscribe one"));
         }
         let queue = u64::from(filter.queue);
-        if waiting + queue > WAITING {
+        if waiting + queue > MAX_WAITING_EVENTS {
             return Some(format!(
-                "{WAITING} events may wait for it, {waiting} are promised to its other subscriptions and {queue} are \
+                "{MAX_WAITING_EVENTS} events may wait for it, {waiting} are promised to its other subscriptions and \
+                 {queue} are \
                  asked for: lower Filter::queue"
             ));
         }

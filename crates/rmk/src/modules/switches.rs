@@ -12,7 +12,7 @@ pub struct Switches {
 }
 
 /// Threads named in one report: the most switched.
-const SHOWN: usize = 8;
+const MAX_SHOWN_THREADS: usize = 8;
 
 impl Module for Switches {
     const NAME: &'static str = "switches";
@@ -40,10 +40,10 @@ impl Module for Switches {
             return;
         }
         threads.sort_by_key(|(thread, (count, _))| (std::cmp::Reverse(*count), *thread));
-        let more = threads.len().saturating_sub(SHOWN);
+        let more = threads.len().saturating_sub(MAX_SHOWN_THREADS);
         let mut said: Vec<_> = threads
             .iter()
-            .take(SHOWN)
+            .take(MAX_SHOWN_THREADS)
             .map(|((pid, tid), (count, ran))| format!("thread {tid} of {pid}: {count} switches, ran {} us", ran / 1000))
             .collect();
         if more > 0 {

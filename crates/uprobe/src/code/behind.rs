@@ -1,4 +1,4 @@
-//! Where it is seen that a function has returned, in whoever called it.
+//! Where it is seen that a function has returned, in its caller.
 //!
 //! Of an exit that has no posts ([`super::posts`]), since a call or a loop leads up to it, the
 //! first instruction that the kernel runs itself *behind* the call is probed, if nobody comes there
@@ -12,11 +12,11 @@ use super::posts::ahead_of;
 use super::{Above, Place, Read, Walk, emulated};
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory};
 
-/// Instructions behind the call among which it is looked for.
-const NEAR: usize = 32;
+/// Instructions after the call among which it is searched for.
+const MAX_INSTRUCTIONS_AFTER: usize = 32;
 
 /// Bytes of an instruction.
-const LONGEST: u64 = 15;
+const MAX_INSTRUCTION_BYTES: u64 = 15;
 
 /// Where to probe to see that a call has returned; at least one of both. The address on the stack
 /// is that of the called function.
@@ -37,7 +37,7 @@ pub fn behind(code: &[u8], address: u64, back: u64, memory: Read<'_>) -> Option<
     // Nothing among whose bytes other instructions that were reached begin or end.
     let alone = |at: u64| {
         let inside = |(from, i): (&u64, &Instruction)| from + i.len() as u64 > at;
-        walk.reached.contains_key(&at) && !walk.reached.range(at.saturating_sub(LONGEST)..at).any(inside)
+        walk.reached.contains_key(&at) && !walk.reached.range(at.saturating_sub(MAX_INSTRUCTION_BYTES)..at).any(inside)
     };
     // The stack pointer is above it once it was taken.
     let taken = Above { frame: false, bytes: -8 };
@@ -63,7 +63,7 @@ pub fn behind(code: &[u8], address: u64, back: u64, memory: Read<'_>) -> Option<
 fn cheap(walk: &Walk<'_>, mut at: u64) -> Option<(u64, i32)> {
     let mut info = InstructionInfoFactory::new();
     let mut moved = 0i32;
-    for _ in 0..NEAR {
+    for _ in 0..MAX_INSTRUCTIONS_AFTER {
         let i = walk.reached.get(&at)?;
         if emulated(&walk.code[at as usize..]) {
             return Some((at, moved));

@@ -12,11 +12,11 @@ use super::{Place, Walk, emulated};
 use iced_x86::{FlowControl, Instruction, InstructionInfoFactory, Mnemonic, OpAccess, OpKind, Register};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Steps along the control flow, for all exits of a function together: what takes more is not
-/// looked for.
-const STEPS: usize = 1 << 20;
+/// Steps along the control flow, for all exits of a function together: the search ends
+/// there.
+const MAX_STEPS: usize = 1 << 20;
 /// Posts of an exit.
-const MOST: usize = 64;
+const MAX_POSTS: usize = 64;
 
 /// Where an activation's return address lies, seen from a place in the function: so many bytes
 /// above the stack pointer, or the frame pointer.
@@ -48,7 +48,7 @@ impl<'a> Exits<'a> {
                 before.entry(next).or_default().push(at);
             }
         }
-        Exits { walk, before, tails: BTreeMap::new(), steps: STEPS, info: InstructionInfoFactory::new() }
+        Exits { walk, before, tails: BTreeMap::new(), steps: MAX_STEPS, info: InstructionInfoFactory::new() }
     }
 
     /// The posts of an exit; nothing if it has none.
@@ -60,7 +60,7 @@ impl<'a> Exits<'a> {
             if !seen.insert(at) {
                 continue;
             }
-            // An execution may begin here, or come from where nobody looked.
+            // An execution may begin here, or come from code that was not read.
             if at == 0 || self.walk.strange.contains(&at) {
                 return None;
             }
@@ -83,7 +83,7 @@ impl<'a> Exits<'a> {
                 }
             }
         }
-        (1..=MOST).contains(&posts.len()).then_some(posts)
+        (1..=MAX_POSTS).contains(&posts.len()).then_some(posts)
     }
 
     /// Where the return address lies before this instruction, if from there the control flow leads
@@ -122,7 +122,7 @@ impl<'a> Exits<'a> {
         self.tails[&at]
     }
 
-    /// Whether the control flow may come by here again, as far as is looked.
+    /// Whether the control flow may come by here again, as far as the search goes.
     fn turns(&mut self, at: u64) -> bool {
         let mut open = vec![at];
         let mut seen = BTreeSet::new();
@@ -277,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn looking_takes_no_time() {
+    fn the_search_takes_no_time() {
         // je +1 (over a return), again and again, and back to the first: each may turn.
         let mut code: Vec<u8> = [0x74, 0x01, 0xc3].into_iter().cycle().take(1 << 20).collect();
         code.truncate(code.len() / 3 * 3);
