@@ -18,7 +18,7 @@ set --
 for test in \
     calls area_alloc_model crashes updates_of_synchronous_calls limits_cpu shutdown \
     header_matches_library delegates marks \
-    waits_told stops_are_short is_left_as_it_was \
+    waits_reported stops_are_short is_left_as_it_was \
     pins_load_unload core_api_of_modules pin_sig constants_are_not_touched \
     recordings_judged rules_act face; do
     set -- "$@" --test "$test"

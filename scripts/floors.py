@@ -33,7 +33,7 @@ FLOORS = [
     ["orbit-cli"],
 ]
 
-# Crates that the workspace excludes: what they use is large, and built only for who asks for it.
+# Crates that the workspace excludes: what they use is large, and built only on request.
 APART = ["crates/services-wasmtime"]
 
 # By folder, the last that fits. Apps stand just below the benches, which measure them; what they share, below them; the others are on

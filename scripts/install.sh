@@ -68,7 +68,7 @@ for from in crates/orbit-c/orbit.pc.in crates/section/c/rmk_section.pc.in; do
     echo "$to"
 done
 
-# Programs find the library by the loader's cache, if it looks there. A package (DESTDIR) has its own step for that.
+# Programs find the library by the loader's cache, if it searches there. A package (DESTDIR) has its own step for that.
 cache=$(command -v ldconfig || echo /sbin/ldconfig)
 if [ -z "$DESTDIR" ] && [ -x "$cache" ]; then
     if ! "$cache" -vNX 2>/dev/null | grep -qE "^$lib(:| )"; then

@@ -79,7 +79,7 @@ libraries() {
         [ -e "$ROOT$library" ] || add "$library"
     done
 }
-# Symbols stay, for names in stacks; lines of source go, but for the programs whose tests look at them: they are most of a program, and
+# Symbols stay, for names in stacks; lines of source go, but for the programs whose tests read them: they are most of a program, and
 # all of it is in memory.
 add_program() {
     mkdir -p "$ROOT$(dirname "$1")"
@@ -217,7 +217,7 @@ chmod +x "$ROOT/init"
 accelerator="-accel tcg,thread=multi" cpu=max
 [ -z "${ORBIT_VM_KVM:-}" ] || accelerator="-accel kvm" cpu=host
 echo "booting ${kernel##*/}: $(wc -l <"$ROOT/tests") runs, at most $LIMIT s; console: $log"
-# The console goes to a file line by line, to be looked at meanwhile. What the kernel is told is for the emulator's
+# The console goes to a file line by line, to be read meanwhile. What the kernel gets is for the emulator's
 # speed, and against a check of its timer that fails when the host stalls the emulator.
 rm -f "$log"
 # shellcheck disable=SC2086  # options with their values

@@ -79,7 +79,7 @@ steal() { awk '/^cpu / {print $9}' /proc/stat; }
 
 serve off mode off
 rate=$(drive off 200000 | cut -d' ' -f1)
-# About two seconds for each measurement unless told otherwise.
+# About two seconds for each measurement unless set otherwise.
 requests=${requests:-$rate}
 every100=$((rate / 100)) every1000=$((rate / 1000))
 serve inside100 mode inside every "$every100"

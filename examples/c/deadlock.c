@@ -7,7 +7,7 @@
  * Each thread runs transactions that lock a few records in random order, so they run into
  * deadlocks. A transaction that has to wait calls the detector, which follows pointers through a
  * snapshot of the lock table to find a ring, picks a victim and pushes its rollback: the version it
- * saw, the modification of one field, and an operation that wakes the victim. Main looks whether
+ * saw, the modification of one field, and an operation that wakes the victim. Main checks whether
  * the victim is still that transaction, and applies it. When the detector fails, main learns how,
  * calls it again, and after a few failures falls back to a timeout.
  *
@@ -43,7 +43,7 @@ struct trx {
     int id;
 };
 
-/* What the detector tells about a victim. */
+/* What the detector reports about a victim. */
 struct trx_version {
     long version;
     int id;
@@ -321,7 +321,7 @@ static void usage(FILE *to)
             "             wild, which overwrites the lock table (its own copy of it)\n"
             "  --every N          in every Nth call (%u)\n"
             "  --deadline MS      of a call of the detector (%u)\n"
-            "  -v, --verbose      tell of every deadlock and every failure\n"
+            "  -v, --verbose      report every deadlock and every failure\n"
             "Exit status: 0 if all transactions finished.\n",
             MAX_THREADS, thread_count, per_thread, LOCKS_PER_TRX, MAX_LOCKS, lock_count, seed, fault_every,
                 deadline_ms);

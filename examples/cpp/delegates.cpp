@@ -1,11 +1,11 @@
 /* Delegate objects (the orbit paper, section 4.6.3, and the effect of its table 5): large structs
- * of which a task looks at a few fields, once placed in the area whole, once with only these fields
+ * of which a task reads a few fields, once placed in the area whole, once with only these fields
  * in the area.
  *
  *     c++ -std=c++17 -O2 delegates.cpp $(pkg-config --cflags --libs orbit) -o delegates && ./delegates [ROUNDS]
  *
- * In every round main changes fields that the task does not look at in many transactions, changes
- * one field that it does look at, and calls the task. Printed for both ways: memory of the area,
+ * In every round main changes fields that the task does not read in many transactions, changes
+ * one field that it does read, and calls the task. Printed for both ways: memory of the area,
  * pages sent with a call, the median time of a call, and rounds a second. Exit status: 0 if the
  * task always saw the right sum.
  */
@@ -22,14 +22,14 @@ constexpr int touched = 200; // transactions whose other fields change in a roun
 
 struct lock;
 
-// As it was: 1 KiB, of which the task looks at two fields.
+// As it was: 1 KiB, of which the task reads two fields.
 struct whole {
     lock *wait_lock = nullptr;
     long version = 0;
     char everything_else[1008] = {};
 };
 
-// What the task looks at, and the struct that continues as before.
+// What the task reads, and the struct that continues as before.
 struct transaction_delegate {
     lock *wait_lock;
     long version;
@@ -100,7 +100,7 @@ int main(int argc, char **argv)
         bool asked = argc == 2 && argv[1] == std::string("--help");
         std::fprintf(asked ? stdout : stderr,
                      "usage: delegates [ROUNDS]\n"
-                     "Calls a task that looks at two fields of %d transactions ROUNDS times (2000), once with the "
+                     "Calls a task that reads two fields of %d transactions ROUNDS times (2000), once with the "
                      "transactions\n"
                      "whole in an area, once with only these fields there, and prints what that saves.\n",
                      transactions);

@@ -5,7 +5,7 @@
 // Owns /dev/NAME, NAME being the module's own, so that copies under other names can be loaded side
 // by side. A write of 1 to 4096 bytes is a block; the next read of the same descriptor gives its
 // check sum, 4 bytes, and waits for it up to a second. What a driver has is here: a ring under a
-// spinlock, a work item that empties it, a timer that looks after both, waiting callers.
+// spinlock, a work item that empties it, a timer that serves both, waiting callers.
 #include <linux/module.h>
 #include <linux/miscdevice.h>
 #include <linux/fs.h>
@@ -94,7 +94,7 @@ static void work_off(struct work_struct *work)
 }
 static DECLARE_WORK(work, work_off);
 
-static void look_after(struct timer_list *timer)
+static void serve(struct timer_list *timer)
 {
 	unsigned long flags;
 	unsigned int n;
@@ -109,7 +109,7 @@ static void look_after(struct timer_list *timer)
 	spin_unlock_irqrestore(&lock, flags);
 	mod_timer(timer, jiffies + 1);
 }
-static DEFINE_TIMER(timer, look_after);
+static DEFINE_TIMER(timer, serve);
 
 static int crc_open(struct inode *inode, struct file *file)
 {

@@ -43,8 +43,8 @@ fn each_kind_of_hang_is_found() {
     }
     let sum = lines.iter().position(|line| line["hangs"].is_object()).expect("a sum");
     assert_eq!(lines[sum]["hangs"]["false_alarms"], 0, "{}", lines[sum]);
-    // The detection ends behind this line, piece by piece: that must not look like a hang. An alarm
-    // for a CPU that the host did not run meanwhile is none of that.
+    // The detection ends behind this line, piece by piece: that must not be taken for a hang. An
+    // alarm for a CPU that the host did not run meanwhile is none of that.
     let ending = lines[sum..].iter().find(|line| line["unwatched"].is_object()).expect("an end of the detection");
     assert_eq!(ending["unwatched"]["false_alarms"], 0, "{ending}");
     let faults = lines.iter().filter(|line| line["outcome"].is_string()).count();

@@ -61,7 +61,7 @@ serve orbit mode orbit every $every faults yes deadline-ms 200 memory-mb 16
 server=$(cat "$scratch/orbit.pid")
 say "$(redis-server --version | cut -d' ' -f1-3), unmodified; the module notes each ${every}th command, about 1000 a second"
 
-say "how a crash looks: ORBIT.FAULT segv"
+say "a crash: ORBIT.FAULT segv"
 ask orbit.fault segv | sed -n 's/^/    /; 1,4p'
 
 say "throughput, 5 interleaved rounds of $((2 * requests)) requests, median"

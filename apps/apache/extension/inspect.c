@@ -1,5 +1,5 @@
 /* The watchdog's task: finds locks that a thread holds beyond the limit, and in a second call,
- * on a second snapshot, says who waits for them and where they were taken. Its store remembers
+ * on a second snapshot, reports their waiters and where they were taken. Its store remembers
  * what was found, so each hold is reported once in each limit. */
 #include "tasks.h"
 

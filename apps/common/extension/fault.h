@@ -1,5 +1,5 @@
-/* Harm that a task does on request, the same in all ports, for tests and for those who do not
- * believe. Each port says who may ask for it. */
+/* Harm that a task does on request, the same in all ports, for tests and for sceptics.
+ * Each port says which users may ask for it. */
 #ifndef ORBIT_APPS_FAULT_H
 #define ORBIT_APPS_FAULT_H
 

@@ -1,7 +1,8 @@
 /* The time that the server reads in the plugin's thread. InnoDB renews what innodb_trx and
  * innodb_lock_waits show 100 ms after the last reading, by the monotonic clock. So for each of its
  * readings the plugin's thread, and no other, reads that clock as a day or two ahead, in turn: it
- * is never within 100 ms of the last reading, also not for those who read next by the right time.
+ * is never within 100 ms of the last reading, also not for a thread that reads next by the right
+ * time.
  *
  * The server calls clock_gettime through its linkage table, where this function stands in.
  */

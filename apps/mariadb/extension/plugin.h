@@ -94,7 +94,7 @@ void scan_disconnect(void);
 bool scan_take_over(void);
 /* Has it again as it was. */
 void scan_hand_back(void);
-/* Reads who waits. False: it could not be read, which is logged. */
+/* Reads the waiting transactions. False: it could not be read, which is logged. */
 bool scan_waits(struct scan *scan);
 void scan_free(struct scan *scan);
 /* Ends the wait of this transaction, if its thread still runs the same statement. */

@@ -55,7 +55,7 @@ static ngx_int_t register_handler(ngx_conf_t *cf)
     return NGX_OK;
 }
 
-/* Workers only: not the processes that look after caches. */
+/* Workers only: not the processes that manage caches. */
 static ngx_int_t init_process(ngx_cycle_t *cycle)
 {
     dav_main_conf *conf = ngx_http_cycle_get_module_main_conf(cycle, orbit_dav_module);

@@ -45,7 +45,7 @@ extern bool setting_faults;
 #define REPORT_SIZE 1024
 #define REPORT_COUNT 16
 
-/* What a victim's client is told of its deadlock; see lock_table.c. */
+/* What a victim's client learns of its deadlock; see lock_table.c. */
 struct victim_report {
     int pid; /* 0: unused */
     char text[REPORT_SIZE];

@@ -16,7 +16,7 @@ fn of_two_and_of_three_sessions() {
         let victim = &replies[victims(&replies)[0]].text();
         assert!(victim.contains("deadlock detected"), "{victim}");
         let lines = victim.lines().filter(|line| line.contains("waits for ShareLock on transaction")).count();
-        assert_eq!(lines, size, "the client is told of each wait: {victim}");
+        assert_eq!(lines, size, "the client learns of each wait: {victim}");
         // The victim's own update is gone, the others' two each are there.
         let sum = format!("SELECT sum(v) FROM ring WHERE id BETWEEN {0} AND {0} + 9", 10 * size);
         assert_eq!(cluster.query(&sum), (2 * (size - 1)).to_string());

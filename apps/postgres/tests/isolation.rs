@@ -1,4 +1,4 @@
-//! What the orbit has of the cluster: nothing it could harm. And who may ask for faults.
+//! What the orbit has of the cluster: nothing it could harm. And which users may ask for faults.
 
 use orbit_postgres::deadlock::{Ring, prepare, victims};
 use orbit_postgres::{Cluster, below, descriptors, parent, shared_writable, wait_until};

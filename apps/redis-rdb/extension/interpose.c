@@ -1,7 +1,7 @@
 /* The system calls of Redis by which it saves in the background, as Redis calls them: through its
  * procedure linkage table. All other callers get the real ones.
  *
- *   pipe2           tells where Redis keeps the descriptors by which a child reports
+ *   pipe2           shows where Redis keeps the descriptors by which a child reports
  *   fork            in a background save to disk: a call of the orbit in its place
  *   waitpid         any child: the end of that call, as a child's
  *   pthread_create  Redis' threads allocate from our arena too

@@ -2,7 +2,7 @@
 //!
 //! Redis 7.0 puts a module's command into no category, so `-@admin` and `-@dangerous` pass it by.
 //! Each of the commands therefore asks, beside the right to itself, for the right to the command of
-//! Redis that it is like; who lacks that is told so in Redis' words, and it is noted in `ACL LOG`.
+//! Redis that it is like; a user without it gets Redis' own error, and it is noted in `ACL LOG`.
 //! From 7.2 on the categories are set too.
 
 use std::os::raw::c_int;
@@ -10,7 +10,7 @@ use std::os::raw::c_int;
 use redis_module::{Context, RedisError, RedisString, raw};
 
 /// The answer of a server that lacks what is needed to know.
-const CANNOT_TELL: RedisError = RedisError::Str("ORBIT this Redis does not tell a module what its users may do");
+const RIGHTS_UNKNOWN: RedisError = RedisError::Str("ORBIT this Redis does not show a module what its users may do");
 
 /// An error unless the user of this context may run this command (with its subcommand). Of several
 /// the first counts that the server has; where it has none of them there is nothing to be allowed.
@@ -25,7 +25,7 @@ pub fn may(ctx: &Context, commands: &[&[&[u8]]]) -> Result<(), RedisError> {
             raw::RedisModule_FreeModuleUser,
         )
     };
-    let (Some(user_named), Some(check), Some(log), Some(free)) = functions else { return Err(CANNOT_TELL) };
+    let (Some(user_named), Some(check), Some(log), Some(free)) = functions else { return Err(RIGHTS_UNKNOWN) };
     // SAFETY: the name lives; the user is freed below.
     let user = unsafe { user_named(name.inner) };
     if user.is_null() {
@@ -47,8 +47,8 @@ pub fn may(ctx: &Context, commands: &[&[&[u8]]]) -> Result<(), RedisError> {
         let object = string(command.as_bytes());
         // SAFETY: all three live; Redis copies the string.
         unsafe { log(ctx.ctx, user, object.inner, raw::RedisModuleACLLogEntryReason_REDISMODULE_ACL_LOG_CMD) };
-        let who = if names_users() { format!("User {}", name.to_string_lossy()) } else { "this user".to_owned() };
-        result = Err(RedisError::String(format!("NOPERM {who} has no permissions to run the '{command}' command")));
+        let user = if names_users() { format!("User {}", name.to_string_lossy()) } else { "this user".to_owned() };
+        result = Err(RedisError::String(format!("NOPERM {user} has no permissions to run the '{command}' command")));
         break;
     }
     // SAFETY: made above and used no more.
@@ -72,7 +72,7 @@ fn user_name(ctx: &Context) -> Result<Option<RedisString>, RedisError> {
             raw::RedisModule_GetContextFlags,
         )
     };
-    let (Some(id), Some(by_id), Some(current), Some(flags)) = functions else { return Err(CANNOT_TELL) };
+    let (Some(id), Some(by_id), Some(current), Some(flags)) = functions else { return Err(RIGHTS_UNKNOWN) };
     // SAFETY: the context is live. Of a client without a user only the question by id may be asked;
     // a script's client has one, the caller's, but is found by no id.
     let name = unsafe {

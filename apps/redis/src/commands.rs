@@ -26,7 +26,7 @@ const ELSE: &[&[u8]] = &[b"SLOWLOG", b"GET"];
 pub fn slowlog(ctx: &Context, args: Vec<RedisString>) -> RedisResult {
     let word = |at: usize| args.get(at).map(RedisString::as_slice);
     let is = |name: &str| word(1).is_some_and(|w| w.eq_ignore_ascii_case(name.as_bytes()));
-    // Redis, too, finds a number of words that fits no subcommand wrong before it looks at rights.
+    // Redis, too, finds a number of words that fits no subcommand wrong before it checks rights.
     if let Some(word) = word(1)
         && (args.len() == 2 || is("GET"))
     {

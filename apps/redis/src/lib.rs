@@ -5,9 +5,9 @@
 //! | `options` | what was asked for |
 //! | `sensor` | which commands were slow |
 //! | `keeper` | ring, hand-over, what was lost (Redis' side) |
-//! | `record`, `ring` | how an entry looks, how it travels |
+//! | `record`, `ring` | the form of an entry, how it travels |
 //! | `task`, `log` | the log and what runs in the orbit |
-//! | `acl` | who may ask |
+//! | `acl` | which users may ask |
 //! | `commands`, `query` | `ORBIT.SLOWLOG`, `ORBIT.INFO`, `ORBIT.FAULT`, and clients that wait for an answer |
 //! | `answer` | what the orbit brings for `GET` |
 //!

@@ -3,9 +3,9 @@
 //! The module API of Redis 7 shows a command before it runs, never when it has run. But Redis times
 //! every command for its own slow log, nested ones (scripts, transactions) and unblocked ones
 //! included. So that log is the sensor: a short staging place, from which new entries are taken. It
-//! is looked at only when Redis was busy for at least the threshold between two sleeps, for no
-//! command can have been slow otherwise. Fast commands cost nothing; the event loop pays two looks
-//! at the clock a round.
+//! is read only when Redis was busy for at least the threshold between two sleeps, for no
+//! command can have been slow otherwise. Fast commands cost nothing; the event loop pays two
+//! readings of the clock a round.
 //!
 //! Each n-th command, if asked for (`every`), is seen by a command filter instead: its arguments
 //! are copied before it runs, and its time ends when the next command or the sleep begins. No
@@ -38,7 +38,7 @@ static OPEN_SINCE: AtomicU64 = AtomicU64::new(0);
 static EVERY: AtomicU32 = AtomicU32::new(0);
 
 /// Entries of Redis' log asked for at first.
-const FIRST_LOOK: i64 = 16;
+const FIRST_READ: i64 = 16;
 
 /// Commands whose arguments may hold secrets.
 const SECRET: [&[u8]; 6] = [b"AUTH", b"HELLO", b"ACL", b"CONFIG", b"MIGRATE", b"REPLCONF"];
@@ -57,7 +57,7 @@ pub fn start(ctx: &Context, threshold: Option<i64>, every: u32) -> Result<(), St
     }
     KEPT.store(-1, Relaxed);
     read_settings(ctx)?;
-    NEXT_ID.store(look(ctx, 1, 0)?.first().map_or(0, |newest| newest.id + 1), Relaxed);
+    NEXT_ID.store(newest_of_log(ctx, 1, 0)?.first().map_or(0, |newest| newest.id + 1), Relaxed);
     WOKE.store(monotonic_ns(), Relaxed);
     subscribe(ctx, raw::REDISMODULE_EVENT_EVENTLOOP, on_event_loop)?;
     subscribe(ctx, raw::REDISMODULE_EVENT_CONFIG, on_config)?;
@@ -163,19 +163,19 @@ pub fn harvest(ctx: &Context) {
         return;
     }
     let next = NEXT_ID.load(Relaxed);
-    // A command that was there when the module was loaded stays there: a look that fails has
-    // nothing new to tell.
-    let mut fresh = look(ctx, FIRST_LOOK, next).unwrap_or_default();
-    if fresh.len() as i64 == FIRST_LOOK {
-        // As many as are new, with this look: Redis' log may be much longer.
+    // A command that was there when the module was loaded stays there: a read that fails has
+    // nothing new.
+    let mut fresh = newest_of_log(ctx, FIRST_READ, next).unwrap_or_default();
+    if fresh.len() as i64 == FIRST_READ {
+        // As many as are new, with this read: Redis' log may be much longer.
         let count = fresh[0].id + 2 - next;
-        fresh = look(ctx, i64::try_from(count).unwrap_or(-1), next).unwrap_or(fresh);
+        fresh = newest_of_log(ctx, i64::try_from(count).unwrap_or(-1), next).unwrap_or(fresh);
     }
     let Some(newest) = fresh.first().map(|entry| entry.id) else { return };
     NEXT_ID.store(newest + 1, Relaxed);
     with_keeper(|keeper| {
         keeper.counts.missed += (newest + 1 - next).saturating_sub(fresh.len() as u64);
-        for entry in fresh.iter().rev().filter(|entry| !entry.is_own_look()) {
+        for entry in fresh.iter().rev().filter(|entry| !entry.is_own_read()) {
             let draft = keeper.begin(entry.time, entry.micros, text(&entry.address), text(&entry.name));
             for arg in &entry.args {
                 draft.cut_argument(text(arg));
@@ -196,16 +196,16 @@ struct Staged {
 }
 
 impl Staged {
-    /// Whether this is the sensor's own look at the log, which Redis times like any command: by a
+    /// Whether this is the sensor's own read of the log, which Redis times like any command: by a
     /// client without a connection, which has the address `?:0` up to Redis 7, and none from Redis
     /// 8 on.
-    fn is_own_look(&self) -> bool {
+    fn is_own_read(&self) -> bool {
         matches!(text(&self.address), b"?:0" | b"") && self.args.first().is_some_and(|name| text(name) == b"SLOWLOG")
     }
 }
 
 /// Up to `count` entries (-1: all) with an id of at least `from`, the newest first.
-fn look(ctx: &Context, count: i64, from: u64) -> Result<Vec<Staged>, String> {
+fn newest_of_log(ctx: &Context, count: i64, from: u64) -> Result<Vec<Staged>, String> {
     match ctx.call("SLOWLOG", &["GET", &count.to_string()]) {
         Ok(RedisValue::Array(entries)) => {
             Ok(entries.into_iter().map_while(staged).take_while(|entry| entry.id >= from).collect())

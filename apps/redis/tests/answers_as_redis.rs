@@ -1,5 +1,5 @@
 //! `ORBIT.SLOWLOG` answers what Redis' own `SLOWLOG` answers, wherever the task runs: entries, help
-//! and errors, byte for byte; only that the module's own looks at Redis' log are not in it, and not
+//! and errors, byte for byte; only that the module's own reads of Redis' log are not in it, and not
 //! numbered.
 
 #[allow(dead_code, reason = "each test uses its part")]

@@ -11,7 +11,7 @@ fn ask(connection: &mut Connection, words: &[&str]) -> Result<Value, String> {
     redis::cmd(words[0]).arg(&words[1..]).query::<Value>(connection).map_err(|e| e.to_string())
 }
 
-/// A user who may run the module's commands, but not what administrators may, but for `more`.
+/// A user that may run the module's commands, but not what administrators may, but for `more`.
 fn set_user(connection: &mut Connection, name: &str, more: &str) {
     let own = "+orbit.slowlog +orbit.info +orbit.fault";
     run(connection, &format!("ACL SETUSER {name} on nopass ~* +@all -@dangerous -@admin {own} {more}"));

@@ -42,14 +42,14 @@ fn what_came_before_the_change_is_seen() {
 }
 
 #[test]
-fn a_log_of_no_length_is_told() {
-    let told = |server: &Server| server.log().matches("slowlog-max-len is 0").count();
+fn a_log_of_no_length_is_reported() {
+    let reports = |server: &Server| server.log().matches("slowlog-max-len is 0").count();
     let Some(server) = Server::start("threshold 0 --slowlog-max-len 0") else { return };
     let mut c = server.connect();
-    assert_eq!(told(&server), 1);
+    assert_eq!(reports(&server), 1);
     run(&mut c, "CONFIG SET slowlog-log-slower-than 1");
-    assert_eq!(told(&server), 1, "once, until it changes");
+    assert_eq!(reports(&server), 1, "once, until it changes");
     run(&mut c, "CONFIG SET slowlog-max-len 10");
     run(&mut c, "CONFIG SET slowlog-max-len 0");
-    assert_eq!(told(&server), 2);
+    assert_eq!(reports(&server), 2);
 }

@@ -181,7 +181,7 @@ static struct worker *longest_idle(void *pool)
     return task && !task->func ? task->priv : NULL;
 }
 
-static void look_at(void *pool, struct herder_view *view)
+static void fill_view(void *pool, struct herder_view *view)
 {
     const struct worker *idle;
     lock(pool);
@@ -325,7 +325,7 @@ void *herder_in_main(void *pool)
     THR_Init();
     while (failures < MAX_FAILURES) {
         struct herder_step step;
-        look_at(pool, view);
+        fill_view(pool, view);
         /* The herder counts the thread that it has made when it resumes. */
         if (view->resume == RESUME_BRED)
             POOL_FIELD(view->pool, unsigned, POOL_NTHR)--;

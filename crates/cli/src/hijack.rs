@@ -469,7 +469,7 @@ extern "C" fn to_guest(signal: libc::c_int, info: *const libc::siginfo_t, _: *co
     }
 }
 
-/// Requests to end are the program's to follow: else it would run on with nobody who watches it.
+/// Requests to end are the program's to follow: else it would run on unwatched.
 /// Called before it starts.
 fn catch_requests_to_end() -> io::Result<()> {
     let action = Action::handler(to_guest as *const () as usize, libc::SA_SIGINFO | libc::SA_RESTART, &Set::of([]));

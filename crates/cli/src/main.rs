@@ -78,7 +78,7 @@ fn main() -> ExitCode {
             if error.use_stderr()
                 && std::env::args_os().nth(1).is_some_and(|name| name == "watch" || name == "guard") =>
         {
-            // Nobody is left to tell if stderr is closed.
+            // With stderr closed there is no reader.
             let _ = error.print();
             return ExitCode::from(watch::NOT_BEGUN);
         }

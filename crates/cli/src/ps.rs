@@ -1,6 +1,6 @@
 //! `orbit ps`: the orbits of running programs, once.
 
-use crate::view::{Look, OrbitView, ProgramView};
+use crate::view::{OrbitView, ProgramView, Sample};
 use anstyle::Style;
 use orbit_console::out::{self, Align, Done, FAINT, PLAIN, Table};
 use std::io::Write;
@@ -10,8 +10,8 @@ use std::time::Duration;
 /// Lists the orbits of running programs: those of this user, of all users for root.
 ///
 /// Programs are found by their open descriptors; nothing is left behind. Rates and latencies are
-/// those of a short interval between two looks; an orbit that had no call in it shows its latencies
-/// of all time.
+/// those of a short interval between two samples; an orbit that had no call in it shows its
+/// latencies of all time.
 #[derive(clap::Args)]
 pub struct Args {
     /// Prints JSON for scripts.
@@ -20,15 +20,15 @@ pub struct Args {
     /// Only the program with this process number.
     #[arg(long, short, value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
-    /// Time between the two looks, milliseconds; 0: one look, rates are averages since each orbit
-    /// was made.
+    /// Time between the two samples, milliseconds; 0: one sample, rates are averages since each
+    /// orbit was made.
     #[arg(long, short, default_value_t = 200, value_name = "MS")]
     #[arg(value_parser = clap::value_parser!(u64).range(0..=3_600_000))]
     interval: u64,
 }
 
 pub fn run(args: &Args) -> Done {
-    print(&look(args.pid, Duration::from_millis(args.interval)), args.pid, args.json)
+    print(&sample(args.pid, Duration::from_millis(args.interval)), args.pid, args.json)
 }
 
 /// Prints what was found, of all programs or of one.
@@ -52,13 +52,13 @@ pub fn print(programs: &[ProgramView], pid: Option<i32>, json: bool) -> Done {
 }
 
 /// Looks twice, so long apart; once if that is no time.
-pub fn look(pid: Option<i32>, interval: Duration) -> Vec<ProgramView> {
-    let first = Look::now(pid);
+pub fn sample(pid: Option<i32>, interval: Duration) -> Vec<ProgramView> {
+    let first = Sample::now(pid);
     if interval.is_zero() {
         return first.since(None);
     }
     std::thread::sleep(interval);
-    Look::now(pid).since(Some(&first))
+    Sample::now(pid).since(Some(&first))
 }
 
 /// The table that `ps` and `top` share.

@@ -51,7 +51,7 @@ impl Drop for Taken {
     }
 }
 
-/// Puts the terminal back; what cannot be put back has nobody to tell.
+/// Puts the terminal back; a failure to do so is ignored: there is no other output.
 fn restore() {
     let _ = execute!(io::stdout(), cursor::Show, terminal::EnableLineWrap, terminal::LeaveAlternateScreen);
     let _ = terminal::disable_raw_mode();

@@ -5,7 +5,7 @@
 
 use crate::ps;
 use crate::terminal::Taken;
-use crate::view::{Look, OrbitView, ProgramView};
+use crate::view::{OrbitView, ProgramView, Sample};
 use anstyle::Style;
 use crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
 use crossterm::{cursor, queue, style, terminal};
@@ -31,7 +31,7 @@ pub struct Args {
     /// Only the program with this process number.
     #[arg(long, short, value_parser = clap::value_parser!(i32).range(1..))]
     pid: Option<i32>,
-    /// Time between two looks, milliseconds.
+    /// Time between two samples, milliseconds.
     #[arg(long, short, default_value_t = 1000, value_name = "MS")]
     #[arg(value_parser = clap::value_parser!(u64).range(50..=3_600_000))]
     interval: u64,
@@ -88,7 +88,7 @@ impl Order {
 pub fn run(args: &Args) -> Done {
     let interval = Duration::from_millis(args.interval);
     if args.once {
-        return ps::print(&ps::look(args.pid, interval), args.pid, args.json);
+        return ps::print(&ps::sample(args.pid, interval), args.pid, args.json);
     }
     if !io::stdout().is_terminal() || !io::stdin().is_terminal() {
         return Err(Failure::text("top needs a terminal; for scripts there is `orbit top --once --json`"));
@@ -105,8 +105,8 @@ struct Screen {
     order: Order,
     still: bool,
     scroll: usize,
-    /// The look before the one shown, and that one.
-    before: Look,
+    /// The sample before the one shown, and that one.
+    before: Sample,
     programs: Vec<ProgramView>,
     /// Programs under `orbit keep`.
     kept: Vec<Row>,
@@ -121,7 +121,7 @@ impl Screen {
             order: Order::Program,
             still: false,
             scroll: 0,
-            before: Look::now(pid),
+            before: Sample::now(pid),
             programs: vec![],
             kept: kept(pid),
         })
@@ -143,9 +143,9 @@ impl Screen {
             if Instant::now() >= next {
                 next = Instant::now() + self.interval;
                 if !self.still {
-                    let look = Look::now(self.pid);
-                    self.programs = look.since(Some(&self.before));
-                    self.before = look;
+                    let sample = Sample::now(self.pid);
+                    self.programs = sample.since(Some(&self.before));
+                    self.before = sample;
                     self.kept = kept(self.pid);
                     self.draw()?;
                 }

@@ -1,27 +1,27 @@
-//! The orbits of running programs as `ps` and `top` show them: two looks at the status pages make
+//! The orbits of running programs as `ps` and `top` show them: two samples of the status pages make
 //! rates.
 
 use orbit::status::{self, Latency, OrbitStatus, Program};
 use serde::Serialize;
 use std::time::{Duration, Instant};
 
-/// One look at all programs.
-pub struct Look {
+/// One sample of all programs.
+pub struct Sample {
     at: Instant,
     programs: Vec<Program>,
 }
 
-impl Look {
+impl Sample {
     /// Looks now. Reads `/proc`: some milliseconds. Programs that do nothing with the library's
-    /// pages but look, as this one, have no orbits and are left out.
-    pub fn now(pid: Option<i32>) -> Look {
+    /// pages but only read, as this one, have no orbits and are left out.
+    pub fn now(pid: Option<i32>) -> Sample {
         let at = Instant::now();
         let mut programs = match pid {
             Some(pid) => status::find_process(pid).into_iter().collect(),
             None => status::find_all(),
         };
         programs.retain(|program| !program.orbits.is_empty());
-        Look { at, programs }
+        Sample { at, programs }
     }
 
     fn find(&self, program: &Program, orbit: &OrbitStatus) -> Option<&OrbitStatus> {
@@ -30,9 +30,9 @@ impl Look {
         before.orbits.iter().find(|o| o.name == orbit.name && o.created_ns == orbit.created_ns)
     }
 
-    /// What there is now, with rates since an earlier look, or since each orbit's creation if there
-    /// was none.
-    pub fn since(&self, earlier: Option<&Look>) -> Vec<ProgramView> {
+    /// What there is now, with rates since an earlier sample, or since each orbit's creation if
+    /// there was none.
+    pub fn since(&self, earlier: Option<&Sample>) -> Vec<ProgramView> {
         let programs = self.programs.iter().map(|program| ProgramView {
             pid: program.pid,
             program: program.comm.clone(),
@@ -42,8 +42,8 @@ impl Look {
         programs.collect()
     }
 
-    fn orbit(&self, program: &Program, orbit: &OrbitStatus, earlier: Option<&Look>) -> OrbitView {
-        let before = earlier.and_then(|look| Some((look.find(program, orbit)?, self.at - look.at)));
+    fn orbit(&self, program: &Program, orbit: &OrbitStatus, earlier: Option<&Sample>) -> OrbitView {
+        let before = earlier.and_then(|sample| Some((sample.find(program, orbit)?, self.at - sample.at)));
         let nothing = (0, 0, 0, age(orbit));
         let (calls, pages, cpu_ns, passed) = before.map_or(nothing, |(before, passed)| {
             // A new process of the orbit begins with no CPU time used.

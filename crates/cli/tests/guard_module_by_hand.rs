@@ -109,13 +109,13 @@ fn a_program_of_a_core_that_runs() {
         }
     });
     let lines = BufReader::new(runs.0.stdout.take().expect("a pipe")).lines();
-    let told = lines.map_while(Result::ok).find_map(|line| {
+    let report = lines.map_while(Result::ok).find_map(|line| {
         let report: Value = serde_json::from_str(&line).expect("JSON");
         let event: Value = serde_json::from_str(report["text"].as_str()?).ok()?;
         (event["event"] == "hang").then_some(event)
     });
-    let told = told.expect("the hang is told");
-    assert_eq!((&told["pid"], &told["kind"]), (&pid.into(), &"blocked".into()), "{told:#}");
+    let report = report.expect("the hang is reported");
+    assert_eq!((&report["pid"], &report["kind"]), (&pid.into(), &"blocked".into()), "{report:#}");
     drop(runs);
     assert!(stop.join().expect("the watch"), "in time");
 }

@@ -93,7 +93,7 @@ fn what_was_given_up_does_not_happen_later() {
     assert!(done, "{said}");
     let address = SocketAddr::from_abstract_name(address(guard.id())).expect("a name");
     let mut asker = UnixStream::connect_addr(&address).expect("the core");
-    // The line has no end but that of who asks: it is not read before that one has gone, however
+    // The line ends only when its sender does: it is not read before that one has gone, however
     // long both take.
     asker.write_all(b"{\"load\":{\"name\":\"ahd\",\"pids\":[]}}").expect("the core listens");
     drop(asker);

@@ -239,13 +239,13 @@ fn the_end_of_the_terminal_reaches_it_through_the_guard_that_leads_the_session()
 #[test]
 fn a_shell_learns_that_the_program_stopped_itself() {
     let dir = Dir::new("stops-itself");
-    let told = dir.0.join("told");
+    let report = dir.0.join("report");
     let script = r#"set -m; "$0" guard -- sh -c 'kill -STOP $$; exit 5'; echo $? >>"$1"; fg; echo $? >>"$1""#;
     let mut shell = Command::new("sh");
-    shell.args(["-c", script, ORBIT]).arg(&told);
+    shell.args(["-c", script, ORBIT]).arg(&report);
     let (mut shell, _terminal) = leads_a_session(shell);
-    until("the shell to go on", || lines(&told) == 2);
+    until("the shell to continue", || lines(&report) == 2);
     assert_eq!(end(&mut shell), Some(0));
-    let told = std::fs::read_to_string(&told).expect("a file");
-    assert_eq!(told, format!("{}\n5\n", 128 + libc::SIGTSTP));
+    let report = std::fs::read_to_string(&report).expect("a file");
+    assert_eq!(report, format!("{}\n5\n", 128 + libc::SIGTSTP));
 }

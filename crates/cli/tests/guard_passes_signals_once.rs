@@ -1,6 +1,6 @@
 //! A signal reaches a guarded program once, whoever else it was sent to: the guard alone, its
 //! process group, each process of its control group by systemd, or each process of the guard's by
-//! name; or each with a text in its command line. The witnesses that tell end with the guard.
+//! name; or each with a text in its command line. The witnesses end with the guard.
 
 mod guard_common;
 use guard_common::{Dir, Owned, build, signal, until};
@@ -153,7 +153,7 @@ struct Sender {
 
 impl Sender {
     /// Gives how long it took at most from the first process to the last.
-    fn tell(&mut self, s: i32) -> Duration {
+    fn send(&mut self, s: i32) -> Duration {
         let begun = Instant::now();
         writeln!(self.shell.0.stdin.as_mut().expect("stdin"), "{s}").expect("a reader");
         assert_eq!(self.answers.read_line(&mut String::new()).expect("an answer"), 1);
@@ -167,7 +167,7 @@ fn one_by_one(name: &str, program: &[&str], sender: &str, whom: impl Fn(&Guarded
     for _ in 0..5 {
         let Some(guarded) = Guarded::new(name, program) else { return };
         let mut sender = guarded.sender(sender, &whom(&guarded));
-        match guarded.rounds(&SIGNALS, |_, s| sender.tell(s)) {
+        match guarded.rounds(&SIGNALS, |_, s| sender.send(s)) {
             Ok(()) => return,
             Err(reason) => why = reason,
         }

@@ -14,9 +14,9 @@ fn running(text: &str) -> Vec<i32> {
     pids.filter(named).collect()
 }
 
-fn until(what: &str, look: impl Fn() -> bool) {
+fn until(what: &str, is: impl Fn() -> bool) {
     let start = Instant::now();
-    while !look() {
+    while !is() {
         assert!(start.elapsed() < PATIENCE, "still not so: {what}");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }

@@ -45,7 +45,7 @@ fn go(dir: &Dir) {
     std::fs::write(dir.0.join("second-go"), "").expect("a file");
 }
 
-fn told(events: &Path) -> Option<()> {
+fn restart_reported(events: &Path) -> Option<()> {
     std::fs::read_to_string(events).unwrap_or_default().contains("started it again").then_some(())
 }
 
@@ -57,7 +57,7 @@ fn what_was_there_before() {
     let dir = Dir::new("spares-before");
     let stray = stray(&dir);
     let marker = dir.0.join("orphan");
-    // It leaves an orphan of its own when told, which becomes a child of the guard.
+    // It leaves an orphan of its own on a signal, which becomes a child of the guard.
     let sidecar =
         format!("while ! [ -e {0} ]; do sleep 0.02; done; ({1} 296 &); exec {1} 297", marker.display(), stray);
     let mut shell = Command::new("sh");
@@ -109,7 +109,7 @@ fn what_others_leave_in_a_container() {
     assert!(entered.expect("nsenter").success());
     let other = until("another's", || runs(&stray, 298));
     go(&dir);
-    until("the restart", || told(&events));
+    until("the restart", || restart_reported(&events));
     let left = [298, 299].map(|seconds| runs(&stray, seconds));
     // With it all of its namespace ends.
     kill(first);

@@ -1,4 +1,4 @@
-//! An ordinary user is told which capability is missing, and hangs in sections by name are found
+//! An ordinary user learns which capability is missing, and hangs in sections by name are found
 //! all the same.
 
 mod guard_common;

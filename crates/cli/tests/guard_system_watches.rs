@@ -1,5 +1,5 @@
 //! `orbit watch --system` on this machine: it watches every CPU until SIGTERM and then ends with 0;
-//! an ordinary user is told what he lacks.
+//! an ordinary user learns what is missing.
 
 use std::{
     fs, io,
@@ -41,7 +41,7 @@ fn end(child: &mut Child) -> Option<i32> {
 }
 
 #[test]
-fn it_watches_every_cpu_until_it_is_told_to_leave() {
+fn it_watches_every_cpu_until_a_signal_asks_it_to_leave() {
     let events = std::env::temp_dir().join(format!("orbit-guard-system-{}", std::process::id()));
     let mut guard = Command::new(env!("CARGO_BIN_EXE_orbit"))
         .args(["watch", "--system", "--check-least", "2000", "--events"])
@@ -75,7 +75,7 @@ fn it_watches_every_cpu_until_it_is_told_to_leave() {
 }
 
 #[test]
-fn an_ordinary_user_is_told_what_is_lacking() {
+fn an_ordinary_user_learns_what_is_missing() {
     let mut command = Command::new(env!("CARGO_BIN_EXE_orbit"));
     command.args(["watch", "--system"]).stdout(Stdio::null()).stderr(Stdio::piped());
     // SAFETY: no pointers are passed.

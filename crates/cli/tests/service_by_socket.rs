@@ -439,7 +439,7 @@ fn a_client_that_sends_a_byte_now_and_then_does_not_keep_the_host() {
 }
 
 #[test]
-fn a_signal_reaches_the_program_that_was_started_and_its_end_is_told() {
+fn a_signal_reaches_the_program_that_was_started_and_its_end_is_reported() {
     // SAFETY: no arguments.
     if unsafe { libc::geteuid() } != 0 {
         println!("SKIP: needs root");

@@ -1,4 +1,4 @@
-//! The ways in which looking at another process fails, each with its way out.
+//! The errors of inspecting another process, each with its remedy.
 
 use std::io;
 
@@ -12,7 +12,7 @@ pub enum Error {
     },
     /// The kernel does not let this process inspect it.
     NotPermitted {
-        /// The process or thread looked at.
+        /// The process or thread inspected.
         id: i32,
         /// What was tried.
         what: &'static str,
@@ -46,7 +46,7 @@ pub enum Error {
     },
     /// Any other failure of a call.
     Io {
-        /// The process or thread looked at.
+        /// The process or thread inspected.
         id: i32,
         /// What was tried.
         what: &'static str,
@@ -56,7 +56,7 @@ pub enum Error {
 }
 
 impl Error {
-    /// The error for an `errno` that came from looking at `id`.
+    /// The error for an `errno` that came from inspecting `id`.
     pub(crate) fn of(id: i32, what: &'static str, source: io::Error) -> Error {
         match source.raw_os_error() {
             Some(libc::ESRCH | libc::ENOENT) => Error::Gone { id },

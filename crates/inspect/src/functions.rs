@@ -23,11 +23,11 @@ const MAX_TABLE: usize = 512 << 20;
 /// Longest function whose code is read, bytes.
 const MAX_CODE: usize = 1 << 20;
 /// Code read of a function of unknown length.
-const FIRST: usize = 16;
-/// Names told of near matches, or of several that fit.
-const NEAR: usize = 5;
+const CODE_BYTES_OF_UNKNOWN_LENGTH: usize = 16;
+/// Names reported of near matches, or of several that fit.
+const MAX_NAMES: usize = 5;
 
-/// What to look for: `[FILE:]NAME` or `[FILE:]0xADDRESS`. FILE is the end of a path, such as
+/// What to search for: `[FILE:]NAME` or `[FILE:]0xADDRESS`. FILE is the end of a path, such as
 /// `libssl.so.3`; without it the program itself comes first, then its libraries. NAME is a symbol,
 /// mangled or readable, with or without its parameters (`ns::Store::get`). ADDRESS is as linked, as
 /// `nm` and reports show it, anywhere in the function; without FILE in the program itself.
@@ -125,8 +125,8 @@ impl std::fmt::Display for Missing {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let files = match self.searched.as_slice() {
             [] => "no file of the process fits".to_owned(),
-            some if some.len() <= NEAR => format!("looked for in {}", some.join(", ")),
-            some => format!("looked for in {} and {} more", some[..NEAR].join(", "), some.len() - NEAR),
+            some if some.len() <= MAX_NAMES => format!("searched {}", some.join(", ")),
+            some => format!("searched {} and {} more", some[..MAX_NAMES].join(", "), some.len() - MAX_NAMES),
         };
         if !self.several.is_empty() {
             let each: Vec<String> = self.several.iter().map(|(n, a)| format!("{n} at {a:#x}")).collect();
@@ -234,7 +234,7 @@ fn by_name(pid: i32, m: &Mapping, room: &Room, wanted: &str, missing: &mut Missi
         }
     });
     if best.1.len() > 1 {
-        missing.several = best.1.into_iter().take(NEAR).map(|(a, (n, _))| (n, a)).collect();
+        missing.several = best.1.into_iter().take(MAX_NAMES).map(|(a, (n, _))| (n, a)).collect();
         return None;
     }
     if let Some((addr, (name, size))) = best.1.into_iter().next() {
@@ -242,8 +242,8 @@ fn by_name(pid: i32, m: &Mapping, room: &Room, wanted: &str, missing: &mut Missi
     }
     near.sort();
     near.dedup();
-    missing.near.extend(near.into_iter().map(|(_, n)| n).take(NEAR));
-    missing.near.truncate(NEAR);
+    missing.near.extend(near.into_iter().map(|(_, n)| n).take(MAX_NAMES));
+    missing.near.truncate(MAX_NAMES);
     None
 }
 
@@ -388,7 +388,8 @@ fn place(
     let offset = linked - segment.addr + segment.offset;
     let same = |m: &&Mapping| (m.dev, m.ino) == (first.dev, first.ino) && m.exec;
     let m = maps.iter().filter(same).find(|m| (m.offset..m.offset + (m.end - m.start)).contains(&offset))?;
-    let len = if size == 0 { FIRST } else { usize::try_from(size).unwrap_or(MAX_CODE).min(MAX_CODE) };
+    let len =
+        if size == 0 { CODE_BYTES_OF_UNKNOWN_LENGTH } else { usize::try_from(size).unwrap_or(MAX_CODE).min(MAX_CODE) };
     let code = elf.bytes(offset, len);
     let whole = size != 0 && code.len() as u64 == size;
     Some(Function {

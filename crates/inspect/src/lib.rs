@@ -5,13 +5,13 @@
 //! and rings of threads that wait for each other ([`rings`]).
 //!
 //! Promises: the watched process is stopped only by [`stacks::Unwinder::capture`], one thread at a
-//! time, and that time is measured and told. Nothing in it is written. Whatever it holds in its
+//! time, and that time is measured and reported. Nothing in it is written. Whatever it holds in its
 //! memory and files, be it rubbish made to do harm, the reader neither crashes nor hangs nor grows
 //! without bound: each read has a limit and each chain a length. What is not certain says so, by
 //! [`Sure`].
 //!
-//! Refuses: 32-bit programs (their calls are told by number only), writing to the process, stopping
-//! it as a whole.
+//! Refuses: 32-bit programs (their calls are reported by number only), writing to the process,
+//! stopping it as a whole.
 //!
 //! Everything needs the right to trace: the same user (and `kernel.yama.ptrace_scope` 0) or
 //! CAP_SYS_PTRACE. Without it an [`Error::NotPermitted`] says so, or the one field that was not
@@ -47,7 +47,7 @@ pub use memory::Memory;
 pub enum Sure {
     /// Found by a rule of thumb; may be wrong.
     Guess,
-    /// Everything seen fits, but something else could look the same.
+    /// Everything seen fits, but something else could have the same form.
     Likely,
     /// Read from the place where the program or the kernel itself keeps it.
     Certain,

@@ -26,7 +26,7 @@ pub(crate) fn text(path: &str, limit: u64) -> io::Result<String> {
 
 /// The thread of a process by whose id its memory and files are found: the first one, or another if
 /// that has ended (`pthread_exit` in `main`), for then `/proc/PID/maps`, `fd`, `exe` and the like
-/// tell nothing.
+/// say nothing.
 pub(crate) fn living(pid: i32) -> i32 {
     let ended = |tid: i32| Stat::of_thread(pid, tid).is_ok_and(|stat| matches!(stat.state, 'Z' | 'X'));
     if !ended(pid) {

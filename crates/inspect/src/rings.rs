@@ -5,11 +5,11 @@
 //! (Rust's, Go's, Python's, readers of an rwlock), and waits with a time limit, which end by
 //! themselves.
 //!
-//! Why two looks: reading one thread after the other is no picture of one moment, so a busy,
+//! Why two samples: reading one thread after the other is no picture of one moment, so a busy,
 //! healthy program seems to have a ring in about one scan of a hundred. Therefore the members' CPU
 //! time and switches are read, then every member's wait and every lock's holder again, then CPU
 //! time and switches again. If the ring is the same and no member ran in between, then each member
-//! was asleep on its lock during the whole second look, and each holder, being asleep as well,
+//! was asleep on its lock during the whole second sample, and each holder, being asleep as well,
 //! could not have released anything: the ring stood at one moment, and nobody in it can leave it. A
 //! member that runs shows in the figures: CPU time is added when it leaves the CPU, which it must
 //! do to be seen asleep, and switches are counted when it gets one.
@@ -37,7 +37,7 @@ pub struct Member {
     /// Address of the lock in that process (of a mutex given up, of the word the thread is parked
     /// on).
     pub lock: u64,
-    /// What names the lock for all who share it.
+    /// What names the lock for all processes that share it.
     pub key: Key,
     /// Kind of lock with its holder.
     pub kind: FutexKind,
@@ -74,7 +74,7 @@ pub struct RingWatch {
 
 impl RingWatch {
     /// For these processes; one that is not there is left out. Fails if one of them cannot be
-    /// looked into.
+    /// inspected.
     pub fn new(pids: &[i32]) -> Result<RingWatch, Error> {
         let mut pids = pids.to_vec();
         pids.sort_unstable();
@@ -93,7 +93,7 @@ impl RingWatch {
         Ok(RingWatch { watched, suspected: 0 })
     }
 
-    /// Rings seen in a first look since the start, whether or not the second one confirmed them.
+    /// Rings seen in a first sample since the start, whether or not the second one confirmed them.
     pub fn suspected(&self) -> u64 {
         self.suspected
     }
@@ -152,7 +152,7 @@ impl RingWatch {
     }
 }
 
-/// The edge a futex wait makes, if its lock tells a living holder.
+/// The edge a futex wait makes, if its lock names a living holder.
 fn member(pid: i32, tid: i32, f: &FutexWait) -> Option<Member> {
     let owner = match f.kind {
         FutexKind::Mutex { owner } | FutexKind::RwLock { writer: owner } | FutexKind::Join(owner) => owner,
@@ -165,9 +165,9 @@ fn member(pid: i32, tid: i32, f: &FutexWait) -> Option<Member> {
 }
 
 /// The edge of a thread whose wait the kernel rejected because it would have closed a ring: it
-/// leads to one of those who wait for this thread, over however many others, for
+/// leads to one of the threads that wait for this thread, over however many others, for
 /// priority-inheriting mutexes: the kernel knows no other holders. With one there is no choice; of
-/// several the last of the chain is taken, and that is a guess at who is a member, not at whether
+/// several the last of the chain is taken, and that is a guess at the members, not at whether
 /// they are stuck. With none the holder has ended, or the thread wanted a mutex of its own.
 fn close(edges: &mut BTreeMap<i32, Member>, inheriting: &BTreeSet<i32>, pid: i32, tid: i32, f: &FutexWait) {
     let mut chain = vec![tid];

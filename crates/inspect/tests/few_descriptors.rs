@@ -1,5 +1,5 @@
 //! Where few descriptors are available, a ring is found though many threads of other processes are
-//! looked at first.
+//! inspected first.
 
 mod common;
 use common::{Dir, Running, until};

@@ -1,5 +1,5 @@
 //! A program in a pid namespace and root directory of its own knows its threads by other ids and
-//! its files by other names; stacks, waits and rings are told in ours.
+//! its files by other names; stacks, waits and rings are reported in ours.
 
 mod common;
 use common::{Dir, Running, children, until};
@@ -98,7 +98,7 @@ fn processes_that_take_turns_at_a_rwlock() {
         }
         std::thread::sleep(Duration::from_millis(5));
     }
-    assert!(waited > 100, "{waited} looks found a reader that waits for the writer");
+    assert!(waited > 100, "{waited} samples found a reader that waits for the writer");
 }
 
 #[test]

@@ -35,7 +35,7 @@ fn cpp() {
     assert!(hold.file.as_ref().unwrap().ends_with("names.cpp"), "{hold}");
 }
 
-/// The function that `rust` looks for; it runs in a thread of this very program, started again.
+/// The function that `rust` searches for; it runs in a thread of this very program, started again.
 #[inline(never)]
 fn rust_holds_here(n: u64) -> u64 {
     println!("\nready");

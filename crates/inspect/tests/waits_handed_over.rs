@@ -1,5 +1,5 @@
-//! A lock that was handed over is told as held by whoever holds it now, and is no lost wake-up; one
-//! whose word says that it is free is.
+//! A lock that was handed over is reported as held by its present holder, and is no lost wake-up;
+//! one whose word says that it is free is.
 
 mod common;
 use common::{Dir, Running, children, until};
@@ -36,10 +36,10 @@ fn the_holder_is_the_one_that_has_it_now() {
             "musl" => Owner::Unknown,
             _ => Owner::Thread { pid: p.pid(), tid: holder },
         };
-        let told = futex(&mut w, waiter);
-        assert_eq!(told.kind, FutexKind::Mutex { owner }, "{kind}: {told:?}");
-        assert_ne!(told.word, Some(told.call.expected), "{kind}: it was handed over");
-        assert!(!told.lost() && !stays_lost(&mut w, waiter, SPAN), "{kind}: {told:?}");
+        let wait = futex(&mut w, waiter);
+        assert_eq!(wait.kind, FutexKind::Mutex { owner }, "{kind}: {wait:?}");
+        assert_ne!(wait.word, Some(wait.call.expected), "{kind}: it was handed over");
+        assert!(!wait.lost() && !stays_lost(&mut w, waiter, SPAN), "{kind}: {wait:?}");
         // Whoever gave it away waits for the waiter, which waits for somebody else now.
         assert_eq!(
             futex(&mut w, p.pid()).kind,
@@ -71,9 +71,9 @@ fn one_that_moved_on_is_not() {
         let p = Running::program(&program, &mode);
         let mut w = Watched::new(p.pid()).unwrap();
         let waiter = thread(&mut w, "waiter");
-        let told = futex(&mut w, waiter);
-        assert_ne!(told.word, Some(told.call.expected), "{mode:?}");
-        assert!(!told.lost() && !stays_lost(&mut w, waiter, SPAN), "{mode:?}: {told:?}");
+        let wait = futex(&mut w, waiter);
+        assert_ne!(wait.word, Some(wait.call.expected), "{mode:?}");
+        assert!(!wait.lost() && !stays_lost(&mut w, waiter, SPAN), "{mode:?}: {wait:?}");
     }
 }
 
@@ -91,13 +91,13 @@ fn readers_and_writers_of_rust() {
     let held = FutexKind::RwLock { writer: Owner::Unknown };
     for names in [&["reader"][..], &["writer 1", "writer 2"]] {
         let tids: Vec<i32> = names.iter().map(|name| thread(&mut w, name)).collect();
-        let (tid, told) = until(names[0], || {
+        let (tid, wait) = until(names[0], || {
             tids.iter().find_map(|&tid| match w.wait_of(tid) {
                 Wait::Futex(f) => (f.word != Some(f.call.expected) && f.kind == held).then_some((tid, f)),
                 _ => None,
             })
         });
-        assert!(!told.lost() && !stays_lost(&mut w, tid, SPAN), "{told:?}");
+        assert!(!wait.lost() && !stays_lost(&mut w, tid, SPAN), "{wait:?}");
     }
 }
 
@@ -146,7 +146,7 @@ fn one_of_two_processes() {
     let (mut w, mut other) = (Watched::new(p.pid()).unwrap(), Watched::new(child).unwrap());
     until("the stop", || other.scan().iter().any(|t| t.state == State::Stopped).then_some(()));
     assert!(futex(&mut w, p.pid()).lost(), "its word says that it is free");
-    assert!(!stays_lost(&mut w, p.pid(), SPAN), "who gave it away was stopped before it could wake anyone");
+    assert!(!stays_lost(&mut w, p.pid(), SPAN), "the former holder was stopped before it could wake a waiter");
     // SAFETY: a plain call on a process of the program started above.
     unsafe { libc::kill(child, libc::SIGCONT) };
     until("the lost wake-up", || stays_lost(&mut w, p.pid(), SPAN).then_some(()));

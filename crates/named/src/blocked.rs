@@ -17,9 +17,9 @@ impl Sections {
         let Some(holder) = watcher.hopeless_wait(thread.id) else { return };
         let does = |id: Id| Watched::of_few(id.pid).map_or_else(|e| e.to_string(), |mut w| words(&w.wait_of(id.tid)));
         // Without stopping it: some calls would end early.
-        let mut who = vec![(pid, tid, does(thread.id))];
-        who.extend(holder.map(|id| (id.pid, id.tid, does(id))));
-        let threads = watcher.stacks().involve(who, true);
+        let mut threads_wanted = vec![(pid, tid, does(thread.id))];
+        threads_wanted.extend(holder.map(|id| (id.pid, id.tid, does(id))));
+        let threads = watcher.stacks().involve(threads_wanted, true);
         let Some(section) = threads.first().and_then(|t| self.all(pid, &t.stack).first().copied()) else { return };
         let Some(first) = threads.first() else { return };
         let name = self.sections[section].name.clone();

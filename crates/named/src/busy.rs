@@ -1,7 +1,7 @@
 //! Busy hangs inside sections by name.
 //!
 //! Owns: which threads are suspected, what is watched of a suspect, and the decision. Where
-//! sections lie inside each other, the innermost that the thread does not leave is told.
+//! sections lie inside each other, the innermost that the thread does not leave is reported.
 
 use super::probes::when;
 use crate::Sections;
@@ -14,18 +14,18 @@ use orbit_uprobe::EXITS;
 use std::time::{Duration, Instant};
 
 /// CPU time without a voluntary wait after which a stack is taken; twice as much each time nothing
-/// was found, up to [`MOST_EASE`] times.
-const SUSPECT: Duration = Duration::from_millis(60);
-const MOST_EASE: u64 = 8;
-/// CPU time with waits in between after which it is taken.
-const OFTEN: Duration = Duration::from_secs(1);
-/// A second look must find so much more CPU time.
-const MORE: Duration = Duration::from_millis(20);
+/// was found, up to [`MAX_SAMPLE_DELAY`] times.
+const SAMPLE_AFTER_CPU: Duration = Duration::from_millis(60);
+const MAX_SAMPLE_DELAY: u64 = 8;
+/// CPU time after which it is taken even if the thread waited in between.
+const SAMPLE_AFTER_CPU_WITH_WAITS: Duration = Duration::from_secs(1);
+/// CPU time that the thread must have used between two samples.
+const MIN_CPU_BETWEEN_SAMPLES: Duration = Duration::from_millis(20);
 /// Breakpoints of a thread that is healthy count so long at most: each hit costs it some
 /// microseconds.
-const TASTE: Duration = Duration::from_millis(2);
+const MAX_BREAKPOINT_TIME: Duration = Duration::from_millis(2);
 /// The exit of executions whose exit was not seen.
-const UNSEEN: u64 = EXITS as u64;
+const UNSEEN_EXIT: u64 = EXITS as u64;
 
 /// A thread found inside a function, to see whether it leaves it.
 #[derive(Debug)]
@@ -42,7 +42,7 @@ pub(super) struct Stage {
     began: Instant,
     exceeded: Option<(Instant, u64)>,
     /// CPU time at the last stack, once it is reported.
-    pub(super) told: Option<u64>,
+    pub(super) reported_at: Option<u64>,
 }
 
 /// What is thought of a thread.
@@ -53,7 +53,7 @@ pub(super) struct Suspect {
     pub(super) waits: Option<u64>,
     pub(super) ease: u64,
     /// CPU time at the last stack.
-    pub(super) looked: u64,
+    pub(super) sampled_at: u64,
     pub(super) stage: Option<Stage>,
     /// Sections around that one which it was found in too long: judged again if it leaves that one.
     pub(super) around: Vec<Stage>,
@@ -86,7 +86,7 @@ impl Sections {
             };
             if s.stage.is_none() && used >= check && !inner {
                 let (at, first) = *seen.exceeded.get_or_insert((now, run));
-                if run - first.min(run) >= MORE.as_nanos() as u64 {
+                if run - first.min(run) >= MIN_CPU_BETWEEN_SAMPLES.as_nanos() as u64 {
                     seen.exceeded = None;
                     let stage = Stage {
                         section: n,
@@ -97,7 +97,7 @@ impl Sections {
                         until: from,
                         began: when(&seen.record, now),
                         exceeded: Some((at, first)),
-                        told: None,
+                        reported_at: None,
                     };
                     self.judge_stage(watcher, id, run, s, stage, now);
                     return;
@@ -109,7 +109,7 @@ impl Sections {
             return;
         }
         let waits = s.waits;
-        if run.saturating_sub(s.since) < SUSPECT.as_nanos() as u64 * s.ease {
+        if run.saturating_sub(s.since) < SAMPLE_AFTER_CPU.as_nanos() as u64 * s.ease {
             return;
         }
         let Some(status) = status_of(id) else {
@@ -117,19 +117,19 @@ impl Sections {
         };
         s.waits = status.voluntary_switches();
         s.since = run;
-        let often = run.saturating_sub(s.looked) >= OFTEN.as_nanos() as u64;
+        let often = run.saturating_sub(s.sampled_at) >= SAMPLE_AFTER_CPU_WITH_WAITS.as_nanos() as u64;
         if waits != status.voluntary_switches() {
             s.ease = 1;
         }
         if status.is_traced() || status.state() != Some('R') || waits != status.voluntary_switches() && !often {
             return;
         }
-        s.looked = run;
+        s.sampled_at = run;
         let stack = watcher.stacks().involve(vec![(pid, tid, String::new())], false);
         // Being stopped counts as a wait of the thread's own.
         watcher.note_stop(id);
         s.waits = status_of(id).and_then(|status| status.voluntary_switches());
-        s.ease = (s.ease * 2).min(MOST_EASE);
+        s.ease = (s.ease * 2).min(MAX_SAMPLE_DELAY);
         // From the innermost outwards; one that is entered again and again may be called by one
         // that never ends.
         for section in stack.first().map(|t| self.all(pid, &t.stack)).unwrap_or_default() {
@@ -163,8 +163,8 @@ impl Sections {
         let counter = match spot.counter(tid, returns_by) {
             Ok(c) => c,
             Err(e) => {
-                if !self.told_breakpoints && e.raw_os_error() != Some(libc::ESRCH) {
-                    self.told_breakpoints = true;
+                if !self.breakpoint_failure_reported && e.raw_os_error() != Some(libc::ESRCH) {
+                    self.breakpoint_failure_reported = true;
                     let name = &self.sections[section].name;
                     let text = format!(
                         "whether thread {tid} leaves section {name} cannot be seen ({e}): busy hangs in sections by \
@@ -176,7 +176,7 @@ impl Sections {
                 return false;
             }
         };
-        std::thread::sleep(TASTE);
+        std::thread::sleep(MAX_BREAKPOINT_TIME);
         let run = watcher.threads(pid).iter().find(|t| t.id == id).map_or(0, |t| t.run);
         if counter.read() > 0 {
             // A healthy one.
@@ -193,7 +193,7 @@ impl Sections {
             until: run,
             began: since.map_or(now, |r| when(&r, now)),
             exceeded: None,
-            told: None,
+            reported_at: None,
         });
         true
     }
@@ -231,9 +231,9 @@ impl Sections {
             self.left_named(watcher, id, stage, run, s);
             return;
         }
-        if let Some(at) = stage.told {
-            if run.saturating_sub(at) >= OFTEN.as_nanos() as u64 {
-                stage.told = Some(run);
+        if let Some(at) = stage.reported_at {
+            if run.saturating_sub(at) >= SAMPLE_AFTER_CPU_WITH_WAITS.as_nanos() as u64 {
+                stage.reported_at = Some(run);
                 if !self.still_inside(watcher, id, &stage) {
                     self.left_named(watcher, id, stage, run, s);
                     return;
@@ -250,7 +250,7 @@ impl Sections {
             return;
         }
         let (_, first) = *stage.exceeded.get_or_insert((now, run));
-        if run.saturating_sub(first) < MORE.as_nanos() as u64 {
+        if run.saturating_sub(first) < MIN_CPU_BETWEEN_SAMPLES.as_nanos() as u64 {
             s.stage = Some(stage);
             return;
         }
@@ -332,7 +332,7 @@ impl Sections {
         let go = self.spots.get(&key).is_some_and(|p| p.function.go);
         let first = stage.exceeded.map_or(now, |(at, _)| at);
         let times = Times::of(stage.began, first);
-        stage.told = Some(run);
+        stage.reported_at = Some(run);
         if stage.probed {
             // Without it it is seen a little later that it gets on.
             stage.counter = self.spots.get(&key).and_then(|p| p.counter(tid, None).ok());
@@ -409,10 +409,10 @@ impl Sections {
         if let Some(spot) = self.spots.get_mut(&(pid, stage.section)) {
             // What is certain: it was seen late that it is over.
             if stage.until > stage.run {
-                spot.history.add(UNSEEN, stage.until - stage.run);
+                spot.history.add(UNSEEN_EXIT, stage.until - stage.run);
             }
         }
-        if stage.told.is_some() {
+        if stage.reported_at.is_some() {
             self.over(watcher, id);
         }
         s.since = run;

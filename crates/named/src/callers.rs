@@ -1,8 +1,8 @@
 //! The files that hold sections by name, and where those return to in them.
 //!
 //! Owns: the open files, one descriptor for each, and which places behind calls are known: of one
-//! file they are looked for once, however many processes run it. Promises: in a tick so many
-//! callers are looked at, of all sections together, for a large file takes milliseconds. Refuses:
+//! file they are searched for once, however many processes run it. Promises: in a tick so many
+//! callers are read, of all sections together, for a large file takes milliseconds. Rejects
 //! code that is not as in the file.
 
 use orbit_inspect::functions::{self, Function};
@@ -14,10 +14,10 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Weak};
 
-/// Callers that are looked at in one tick.
+/// Callers that are read in one tick.
 const CALLERS_A_TICK: usize = 4;
 /// Places that are known at a time.
-const PLACES: usize = 4096;
+const MAX_PLACES: usize = 4096;
 
 /// Device and inode.
 type Identity = (u64, u64);
@@ -96,10 +96,10 @@ impl Callers {
                 continue;
             }
             self.left -= 1;
-            let behind = self.look(pid, &maps, back);
+            let behind = self.read_caller(pid, &maps, back);
             if let (Some(at), Some(Behind { file, places })) = (at, &behind) {
                 self.known.retain(|_, (file, _)| file.strong_count() > 0);
-                if self.known.len() < PLACES {
+                if self.known.len() < MAX_PLACES {
                     self.known.insert(at, (Arc::downgrade(file), *places));
                 }
             }
@@ -108,7 +108,7 @@ impl Callers {
         found
     }
 
-    fn look(&mut self, pid: i32, maps: &Maps, back: u64) -> Option<Behind> {
+    fn read_caller(&mut self, pid: i32, maps: &Maps, back: u64) -> Option<Behind> {
         // The call lies before it, and may be the last instruction of a function.
         let caller = functions::at(pid, maps, back.checked_sub(1)?).filter(|f| f.size != 0)?;
         let memory = Memory::of(pid);
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
     use std::arch::global_asm;
 
-    // Callers of nobody: only where they would continue is looked at.
+    // Never called: only the places where they would continue are read.
     global_asm!(
         ".globl orbit_named_callers",
         ".type orbit_named_callers, @function",
@@ -172,7 +172,7 @@ mod tests {
         found.extend(callers.of(pid, other));
         assert_eq!(found.iter().map(|f| f.0).collect::<Vec<_>>(), backs[..CALLERS_A_TICK]);
         assert!(found.iter().all(|(_, b)| b.as_ref().is_some_and(|b| b.places.own.is_some())), "{found:?}");
-        // As those of another process of this file: only one of them costs a look.
+        // As those of another process of this file: only one of them costs a read.
         callers.left = 1;
         let again = callers.of(pid, &backs);
         assert_eq!(again.len(), CALLERS_A_TICK + 1);

@@ -38,14 +38,14 @@ use spot::Spot;
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::{Duration, Instant};
 
-/// Threads that are tasted in one tick.
-const TASTES: usize = 4;
-/// Time between two looks at what a process has mapped; one tick while a function is in none.
-const SEARCH_EVERY: Duration = Duration::from_millis(600);
-/// A function that is in no process after this time, and so many searches, is told to be missing:
-/// looks may be far apart at first.
-const MISSING: Duration = Duration::from_secs(2);
-const SEARCHES: u32 = 4;
+/// Threads for which breakpoints are set in one tick.
+const THREADS_A_TICK: usize = 4;
+/// Time between two searches of what a process has mapped; one tick while a function is in none.
+const SEARCH_INTERVAL: Duration = Duration::from_millis(600);
+/// A function that is in no process after this time, and so many searches, is reported as
+/// missing: searches may be far apart at first.
+const MISSING_AFTER: Duration = Duration::from_secs(2);
+const MISSING_AFTER_SEARCHES: u32 = 4;
 /// Stacks of waiting threads taken in one tick.
 const WAITING_A_TICK: usize = 16;
 
@@ -89,11 +89,11 @@ pub struct Sections {
     /// When the functions were searched for last, and how often so far.
     searched: Option<Instant>,
     searches: u32,
-    told_missing: Vec<usize>,
-    told_state: bool,
+    missing_reported: Vec<usize>,
+    state_reported: bool,
     /// Threads for which breakpoints may be set in this tick.
     tastes: usize,
-    told_breakpoints: bool,
+    breakpoint_failure_reported: bool,
 }
 
 impl Sections {
@@ -114,10 +114,10 @@ impl Sections {
             began: None,
             searched: None,
             searches: 0,
-            told_missing: Vec::new(),
-            told_state: false,
+            missing_reported: Vec::new(),
+            state_reported: false,
             tastes: 0,
-            told_breakpoints: false,
+            breakpoint_failure_reported: false,
         }
     }
 
@@ -199,7 +199,7 @@ impl Sections {
             shape,
             duty,
             lacks,
-            told_lacking: false,
+            lacking_reported: false,
             cpu: 0,
             history,
             executions: 0,
@@ -223,17 +223,17 @@ impl Sections {
         }
         let pids = watcher.pids();
         let lacks = |n| !self.spots.keys().any(|(_, of)| *of == n);
-        if self.searched.is_none_or(|last| now - last >= SEARCH_EVERY) || (0..self.sections.len()).any(lacks) {
+        if self.searched.is_none_or(|last| now - last >= SEARCH_INTERVAL) || (0..self.sections.len()).any(lacks) {
             self.searched = Some(now);
             self.searches += 1;
             self.search_functions(&pids);
         }
-        let waited = self.began.is_some_and(|b| now - b > MISSING) && self.searches >= SEARCHES;
+        let waited = self.began.is_some_and(|b| now - b > MISSING_AFTER) && self.searches >= MISSING_AFTER_SEARCHES;
         self.report_lacking(pids.first().copied(), waited);
         let probed = |pid: &i32| self.spots.range((*pid, 0)..=(*pid, usize::MAX)).next().is_some();
         let threads: Vec<ThreadNow> = pids.iter().filter(|p| probed(p)).flat_map(|p| watcher.threads(*p)).collect();
         self.read_probes(&threads);
-        self.tastes = TASTES;
+        self.tastes = THREADS_A_TICK;
         let ids: BTreeSet<Id> = threads.iter().map(|t| t.id).collect();
         self.suspects.retain(|id, _| ids.contains(id));
         let mut stacks = WAITING_A_TICK;
@@ -243,7 +243,7 @@ impl Sections {
             // Taken out while it is worked on: the rest is needed too.
             let mut s = self.suspects.remove(&thread.id).unwrap_or_else(|| Suspect {
                 since: thread.run,
-                looked: thread.run,
+                sampled_at: thread.run,
                 ease: 1,
                 judge: limit,
                 ..Suspect::default()
@@ -323,15 +323,15 @@ impl Sections {
         };
         for n in 0..self.sections.len() {
             let found = self.spots.keys().any(|(_, of)| *of == n);
-            if found || !waited || self.told_missing.contains(&n) {
+            if found || !waited || self.missing_reported.contains(&n) {
                 continue;
             }
             if let Some(missing) = self.missing.get(&n) {
-                self.told_missing.push(n);
+                self.missing_reported.push(n);
                 let Named { name, function } = &self.sections[n];
                 let again = match missing.several.is_empty() {
                     true => {
-                        "; it is looked for again in each program that is run from here, and in libraries that are \
+                        "; it is searched for again in each program that is run from here, and in libraries that are \
                          loaded"
                     }
                     false => "",
@@ -341,21 +341,21 @@ impl Sections {
             }
         }
         match self.duty.as_ref().map(Duty::state) {
-            Some(State::Failed(e)) if !self.told_state => {
-                self.told_state = true;
+            Some(State::Failed(e)) if !self.state_reported => {
+                self.state_reported = true;
                 self.events.push(Event::Trouble { pid, text: unprobed(&e, "sections by name are") });
             }
-            Some(State::Ready(_)) => self.tell_what_is_not_probed(),
+            Some(State::Ready(_)) => self.report_what_is_not_probed(),
             _ => {}
         }
     }
 
     /// Says which function of which process cannot be probed, and why.
-    fn tell_what_is_not_probed(&mut self) {
-        for ((pid, n), spot) in self.spots.iter_mut().filter(|(_, s)| !s.told_lacking) {
+    fn report_what_is_not_probed(&mut self) {
+        for ((pid, n), spot) in self.spots.iter_mut().filter(|(_, s)| !s.lacking_reported) {
             let error = || self.duty.as_ref()?.tally(spot.duty?)?.error;
             let Some(e) = spot.lacks.clone().or_else(error) else { continue };
-            spot.told_lacking = true;
+            spot.lacking_reported = true;
             let (name, function) = (&self.sections[*n].name, &spot.function.name);
             let what = unprobed(&e, "it is");
             let text = format!("function {function} of section {name} in process {pid} is not probed: {what}");

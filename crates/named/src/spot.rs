@@ -12,7 +12,7 @@ use orbit_uprobe::{EXITS, Error, Record, Tally};
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// What one thread did in a function when it was last looked at.
+/// What one thread did in a function at its last sample.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Seen {
     pub(super) window: u64,
@@ -32,8 +32,8 @@ pub(super) struct Spot {
     pub(super) duty: Option<u64>,
     /// Why the prober was not asked, if so.
     pub(super) lacks: Option<Error>,
-    /// It was told why it is not probed.
-    pub(super) told_lacking: bool,
+    /// The reason why it is not probed was reported.
+    pub(super) lacking_reported: bool,
     /// CPU time that the process used since.
     pub(super) cpu: u64,
     pub(super) history: Windows,

@@ -7,7 +7,7 @@
  * same addresses. call: one invocation.
  * snapshot: the state of the named areas at the moment of a call; that is what the task sees.
  * update: what a task hands
- * back: data, modifications, operations; main looks at it and applies it, or does not. The meaning
+ * back: data, modifications, operations; main checks it and applies it, or does not. The meaning
  * is that of "orbit" (OSDI '22); section numbers below are that paper's.
  *
  *     static long check(void *store, void *args) {          // runs in the orbit
@@ -121,8 +121,8 @@ struct orbit_update; /* what a task hands back */
 typedef long (*orbit_entry)(void *store, void *args);
 
 /* A function of main that a task may ask for in an update. args: a copy of the bytes that came with
- * the request, aligned to 16, chosen by the task: look at len and at every value before use. What
- * it returns is not looked at. It must not longjmp out. One in C++ should not throw; what it throws
+ * the request, aligned to 16, chosen by the task: check len and every value before use. What
+ * it returns is ignored. It must not longjmp out. One in C++ should not throw; what it throws
  * passes through orbit_apply, to whoever called that. */
 typedef long (*orbit_operation)(void *args, size_t len);
 
@@ -150,7 +150,7 @@ struct orbit_config {
     size_t window;
     /* processes cloned ahead of need, so that making an orbit is a hand-over; 0 to 16 */
     uint32_t spares;
-    /* how long a busy orbit looks for its next call before it sleeps, microseconds; 0: never */
+    /* how long a busy orbit polls for its next call before it sleeps, microseconds; 0: never */
     uint32_t spin_us;
     /* enum orbit_shared_memory: what orbits have of memory that main shares with other processes */
     int shared_memory;
@@ -177,8 +177,8 @@ int orbit_shutdown(void);
 /* 1 in an orbit, 0 in main. */
 int orbit_is_orbit(void);
 /* The sentence of this thread's last failure, "" if there was none. The pointer is good as long as
- * the thread lives; the next failure in this thread overwrites what is there. Waits that tell of a
- * task's bad end leave its text here too. */
+ * the thread lives; the next failure in this thread overwrites what is there. Waits that report a
+ * failed task leave its text here too. */
 const char *orbit_last_error(void);
 /* A phrase for an error number, negative or positive. Valid until the thread's next call of it. */
 const char *orbit_strerror(int error);
@@ -270,7 +270,7 @@ struct orbit_options {
     uint64_t down_wait_us;
     /* how long a task may sleep on a lock in an area that was held in the snapshot before the orbit
      * is ended (ORBIT_STUCK); 0: one second; UINT64_MAX: for ever, or until its deadline. Counted
-     * from when it is first seen asleep there: orbits are looked at once a second */
+     * from when it is first seen asleep there: orbits are checked once a second */
     uint64_t stuck_us;
 };
 #define ORBIT_OPTIONS_INIT \

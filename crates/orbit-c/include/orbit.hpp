@@ -209,7 +209,7 @@ template <class T, class... Args> unique_ptr<T> make_unique(orbit_area *area, Ar
     return unique_ptr<T>(make<T>(area, std::forward<Args>(args)...));
 }
 
-/* Delegate objects (section 4.6.3): of a large struct only the few fields that a task looks at
+/* Delegate objects (section 4.6.3): of a large struct only the few fields that a task reads
  * lie in an area, side by side with those of others; the rest stays where it was. The program
  * continues using the fields by their names:
  *

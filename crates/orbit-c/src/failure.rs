@@ -37,17 +37,17 @@ impl From<orbit::Error> for Failure {
 }
 
 /// Bytes of a sentence that are kept, the final zero included.
-const KEPT: usize = 2048;
+const MAX_MESSAGE_BYTES: usize = 2048;
 
 thread_local! {
     /// The sentence of this thread's last failure. It never moves, so that a pointer to it is good
     /// as long as the thread is.
-    static LAST: Cell<[u8; KEPT]> = const { Cell::new([0; KEPT]) };
+    static LAST: Cell<[u8; MAX_MESSAGE_BYTES]> = const { Cell::new([0; MAX_MESSAGE_BYTES]) };
 }
 
 /// Keeps the sentence for `orbit_last_error`.
 pub(crate) fn remember(message: String) {
-    let mut len = message.len().min(KEPT - 1);
+    let mut len = message.len().min(MAX_MESSAGE_BYTES - 1);
     while !message.is_char_boundary(len) {
         len -= 1;
     }

@@ -43,7 +43,7 @@ impl handle::Object for Object {
 /// If not null, the pointer may be written to.
 pub(crate) unsafe fn ended(outcome: &Outcome, to: *mut COutcome) -> Answer<c_int> {
     // SAFETY: the caller's contract.
-    Ok(unsafe { outcome::tell(outcome, to) })
+    Ok(unsafe { outcome::report(outcome, to) })
 }
 
 /// See `include/orbit.h`.

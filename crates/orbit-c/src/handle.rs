@@ -1,10 +1,10 @@
 //! Handles: what C holds in place of the library's objects.
 //!
-//! A handle looks like a pointer and is none: it is never followed. Its bits, from the top: 16 that
-//! no address of user space has and that name the kind, 28 of generation, 20 of place in the kind's
-//! table. So any value whatever may be passed as a handle: it is an object's, or the error says
-//! what it is instead (null, foreign, of another kind, ended). A place is used again only after
-//! 2^28 generations under the same value.
+//! A handle has the form of a pointer and is none: it is never followed. Its bits, from the top: 16
+//! that no address of user space has and that name the kind, 28 of generation, 20 of place in the
+//! kind's table. So any value whatever may be passed as a handle: it is an object's, or the error
+//! says what it is instead (null, foreign, of another kind, ended). A place is used again only
+//! after 2^28 generations under the same value.
 //!
 //! A process forked from the one that made a handle does not know it: tables belong to a generation
 //! of process ([`orbit::area::generation`]), and a fork, an orbit too, begins with empty ones. So
@@ -62,7 +62,7 @@ pub(crate) struct Tables {
     pub updates: RwLock<Table<crate::update::Object>>,
 }
 
-/// The tables of the process that last asked for them. Never freed: a thread may be looking.
+/// The tables of the process that last asked for them. Never freed: a thread may be reading them.
 static TABLES: AtomicPtr<Tables> = AtomicPtr::new(std::ptr::null_mut());
 
 impl<T> Default for Table<T> {
@@ -189,7 +189,7 @@ fn unknown<T: Object>(tables: &Tables, handle: usize) -> Failure {
     let (name, _, maker) = NAMES[T::KIND];
     if handle == 0 {
         return Failure::invalid(format!(
-            "the {name} is NULL; pass what {maker} returned, after looking whether it failed"
+            "the {name} is NULL; pass what {maker} returned, after checking whether it failed"
         ));
     }
     let kind = (handle >> (PLACE_BITS + GENERATION_BITS)).wrapping_sub(FIRST_TAG);

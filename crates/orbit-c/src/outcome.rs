@@ -39,7 +39,7 @@ const CANCELLED: c_int = 7;
 const STUCK: c_int = 8;
 
 /// Checks a place for an outcome, if one is wanted, and says there that the call has not ended. To
-/// be done before anything else is: a call that was made must have a place to be told in.
+/// be done before anything else is: a call that was made must have a place for its outcome.
 ///
 /// # Safety
 /// If not null, and where memory can be, the pointer may be written to.
@@ -75,12 +75,12 @@ unsafe fn blank(to: *mut COutcome, kind: c_int) {
     }
 }
 
-/// Tells C how a call ended: fills in the outcome, if wanted; gives 0 if the task returned, else a
-/// negative number, with the text as the thread's last error.
+/// Reports to C how a call ended: fills in the outcome, if wanted; gives 0 if the task returned,
+/// else a negative number, with the text as the thread's last error.
 ///
 /// # Safety
 /// If not null, the pointer may be written to.
-pub(crate) unsafe fn tell(outcome: &Outcome, to: *mut COutcome) -> c_int {
+pub(crate) unsafe fn report(outcome: &Outcome, to: *mut COutcome) -> c_int {
     let (kind, answer) = match outcome {
         Outcome::Returned(_) => (RETURNED, 0),
         Outcome::Crashed(_) => (CRASHED, -libc::EREMOTEIO),
@@ -90,7 +90,7 @@ pub(crate) unsafe fn tell(outcome: &Outcome, to: *mut COutcome) -> c_int {
         Outcome::TimedOut => (TIMED_OUT, -libc::ETIMEDOUT),
         Outcome::Cancelled => (CANCELLED, -libc::ECANCELED),
         Outcome::Stuck(_) => (STUCK, -libc::EDEADLK),
-        // Kinds that the library may come to have are told by their text.
+        // Kinds of later versions are reported by their text.
         _ => (KILLED, -libc::EOWNERDEAD),
     };
     // SAFETY: the caller's contract, here and below.

@@ -34,7 +34,7 @@ programs! {
     calls: ["tests/c/calls.c"], [&[]];
     bad_input_costs_nothing: ["tests/c/bad_input.c"], [&[]];
     updates_are_applied_whole_or_not: ["tests/c/updates.c"], [&[]];
-    a_forked_child_is_told: ["tests/c/forked_child.c"], [&[]];
+    a_forked_child_gets_an_error: ["tests/c/forked_child.c"], [&[]];
     memory_limits_hold: ["tests/c/limits.c"], [&[]];
     signals_disturb_no_wait: ["tests/c/signals.c"], [&[]];
     futures: ["tests/c/futures.c"], [&[]];
@@ -71,7 +71,7 @@ programs! {
     limit_of_data: ["tests/c/few_resources.c"], [&["data"]];
     limit_of_locked_memory: ["tests/c/few_resources.c"], [&["locked-memory"]];
     what_an_operation_throws_reaches_main: ["tests/c/throwing_operation.cpp"], [&[]];
-    what_a_task_throws_is_told_of_the_thrower: ["tests/c/throwing_task.cpp"], [&[]];
+    what_a_task_throws_is_reported_with_its_thrower: ["tests/c/throwing_task.cpp"], [&[]];
     rights_given_up_later: ["tests/c/gives_up_rights.c"], [&[]];
     snapshots_without_copiers: ["tests/c/without_copiers.c"], [&[], &["die"]];
     the_first_thread_ends: ["tests/c/first_thread_ends.c"], [&[], &["fresh"]];

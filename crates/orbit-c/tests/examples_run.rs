@@ -51,20 +51,20 @@ fn transactions_finish_whatever_the_detector_does() {
     let program = scratch.compile("deadlock", &[DEADLOCK], &[]);
     let steps = ["start", "search", "victim", "update", "push", "return"];
     let kinds = ["segv", "abort", "exit", "kill", "wild"];
-    let told = ["crashed", "crashed", "exited", "killed", ""];
-    for (kind, told) in kinds.iter().zip(told) {
+    let outcomes = ["crashed", "crashed", "exited", "killed", ""];
+    for (kind, outcome) in kinds.iter().zip(outcomes) {
         for step in steps {
             let text = must(small(&program).args(["--fault", &format!("{step}:{kind}")]), LIMIT);
             assert_eq!(number(&text, "of 72"), 72, "{text}");
-            assert!(told.is_empty() || number(&text, told) > 0, "{text}");
+            assert!(outcome.is_empty() || number(&text, outcome) > 0, "{text}");
         }
     }
     // A leak ends by the memory limit, however long that takes here.
-    for (kind, told, deadline) in [("hang", "timed out", "100"), ("leak", "out of memory", "60000")] {
+    for (kind, outcome, deadline) in [("hang", "timed out", "100"), ("leak", "out of memory", "60000")] {
         let fault = format!("victim:{kind}");
         let text = must(small(&program).args(["--fault", &fault, "--every", "5", "--deadline", deadline]), LIMIT);
         assert_eq!(number(&text, "of 72"), 72, "{text}");
-        assert!(number(&text, told) > 0, "{text}");
+        assert!(number(&text, outcome) > 0, "{text}");
     }
     // A detector that never gets anywhere.
     let text = must(small(&program).args(["--fault", "start:abort", "--every", "1"]), LIMIT);
@@ -131,7 +131,7 @@ const FAULTS: [&str; 7] =
     ["start:segv", "search:abort", "victim:exit", "update:kill", "push:leak", "return:wild", "victim:hang"];
 
 /// Valgrind before 3.22 does not know pidfd_open, without which there are no orbits: then this
-/// looks at the way to the error only, and the sanitizer above at the rest.
+/// checks the way to the error only, and the sanitizer above at the rest.
 #[test]
 fn valgrind_finds_nothing() {
     if !sources() || !needs("valgrind") {

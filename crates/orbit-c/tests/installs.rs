@@ -62,7 +62,7 @@ fn a_program_builds_against_what_make_install_made() {
     ] {
         let file = prefix.join(name);
         assert!(file.is_file(), "{name} is there");
-        assert!(text.contains(&*file.to_string_lossy()), "{name} is told of:\n{text}");
+        assert!(text.contains(&*file.to_string_lossy()), "{name} is named in:\n{text}");
     }
     let command = std::fs::read_to_string(prefix.join("bin/orbit")).expect("the orbit command");
     assert_eq!(command, "build --release --workspace\n", "what is installed was built first");

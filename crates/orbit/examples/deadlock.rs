@@ -8,10 +8,10 @@
 //!
 //! A transaction that has to wait calls the detector, which follows pointers through a snapshot of
 //! the lock table to find a ring, picks a victim and pushes its rollback: the version it saw, the
-//! modification of one field, and an operation that wakes the victim. Main looks whether the victim
-//! is still that transaction, and applies it. When the detector fails, main learns how, calls it
-//! again, and after a few failures falls back to a timeout. Exit status 0: all transactions
-//! finished.
+//! modification of one field, and an operation that wakes the victim. Main checks whether the
+//! victim is still that transaction, and applies it. When the detector fails, main learns how,
+//! calls it again, and after a few failures falls back to a timeout. Exit status 0: all
+//! transactions finished.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_long, c_void};
@@ -52,7 +52,7 @@ struct Args {
 // SAFETY: two words, no padding.
 unsafe impl orbit::Plain for Args {}
 
-/// What the detector tells about a victim.
+/// What the detector reports about a victim.
 #[derive(Clone, Copy)]
 #[repr(C)]
 struct TrxVersion {
@@ -90,7 +90,7 @@ fn maybe_fail(step: &str, call: u64) {
     match kind.as_str() {
         // SAFETY: none: this is the fault.
         "segv" => unsafe { std::ptr::null_mut::<u8>().write_volatile(1) },
-        "panic" => panic!("the detector was told to panic at {step}"),
+        "panic" => panic!("the detector was asked to panic at {step}"),
         "exit" => std::process::exit(3),
         // SAFETY: ends this process, the orbit.
         "kill" => unsafe {
@@ -205,7 +205,7 @@ fn place<T>(area: &Area, value: T) -> orbit::Result<&'static T> {
 impl Bank {
     fn open(wanted: Wanted) -> orbit::Result<Bank> {
         let area = Area::builder("lock table").build()?;
-        // SAFETY: `wake` looks at every byte before use.
+        // SAFETY: `wake` checks every byte before use.
         unsafe { orbit::register_operation(wake) };
         let detector = Orbit::builder("dl_checker")
             .entry(check_and_resolve)
@@ -270,7 +270,7 @@ impl Bank {
             }
             future.wait()
         });
-        let told = match &end {
+        let ended_as = match &end {
             Ok(Outcome::Returned(_)) => "returned",
             Ok(Outcome::Crashed(_)) => "crashed",
             Ok(Outcome::Exited(_)) => "exited",
@@ -285,12 +285,12 @@ impl Bank {
                 "not made"
             }
         };
-        if self.wanted.verbose && told != "returned" {
+        if self.wanted.verbose && ended_as != "returned" {
             let text = end.as_ref().map_or_else(|e| e.to_string(), |o| o.to_string());
             println!("the detector failed: {}", text.lines().next().unwrap_or_default());
         }
-        *self.counts.ends.lock().unwrap_or_else(|e| e.into_inner()).entry(told).or_default() += 1;
-        (told == "returned", lock_table())
+        *self.counts.ends.lock().unwrap_or_else(|e| e.into_inner()).entry(ended_as).or_default() += 1;
+        (ended_as == "returned", lock_table())
     }
 
     /// Takes a lock, or answers that the transaction is to be rolled back.
@@ -388,7 +388,7 @@ back. Whatever happens to the detector, all transactions finish.
       kinds: segv panic exit kill; hang, which the deadline ends; leak, which the memory limit ends
   --every N          in every Nth call (2)
   --deadline MS      of a call of the detector (100)
-  -v, --verbose      tell of every deadlock and every failure
+  -v, --verbose      report every deadlock and every failure
 Exit status: 0 if all transactions finished.";
 
 fn parse() -> Option<Wanted> {

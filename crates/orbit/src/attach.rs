@@ -69,8 +69,8 @@ impl Inner {
     }
 }
 
-/// Hands passed descriptors and replicas to a process that reads them now, for it has just been
-/// told who it is.
+/// Hands passed descriptors and replicas to a process that reads them now, for it has just received
+/// its identity.
 pub(crate) fn hand_all_over(socket: &Own, passed: &[Arc<Given>], replicas: &[Replica]) -> Result<()> {
     for batch in passed.chunks(BATCH) {
         patiently("handing an orbit the descriptors that it is passed", || pass(socket, batch))?;

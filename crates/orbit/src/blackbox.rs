@@ -243,7 +243,7 @@ extern "C" fn record(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
     if black_box.is_null() {
         die();
     }
-    // SAFETY: `install` was told that the black box stays mapped.
+    // SAFETY: the caller of `install` promised that the black box stays mapped.
     let black_box = unsafe { &*black_box };
     // SAFETY: the kernel passes valid pointers to a handler set with SA_SIGINFO.
     let (code, address) = unsafe { ((*info).si_code, (*info).si_addr() as u64) };
@@ -312,7 +312,7 @@ fn registers(context: *mut c_void) -> (u64, u64) {
     (registers[libc::REG_RIP as usize] as u64, registers[libc::REG_RSP as usize] as u64)
 }
 
-/// After a call of an address where there is no code, makes the saved registers look as they did at
+/// After a call of an address where there is no code, restores the saved registers as they were at
 /// the call, so that the unwinder, which reads them, has code to start from. Returns the return
 /// address.
 #[cfg(target_arch = "x86_64")]
@@ -391,7 +391,7 @@ fn die() -> ! {
 fn leave_panic_message(panic: &std::panic::PanicHookInfo<'_>) {
     let black_box = BLACK_BOX.load(Ordering::Relaxed);
     if !black_box.is_null() {
-        // SAFETY: `install` was told that the black box stays mapped.
+        // SAFETY: the caller of `install` promised that the black box stays mapped.
         let mut message = MessageWriter { black_box: unsafe { &*black_box }, len: 0 };
         let _ = write!(message, "{panic}");
         message.black_box.magic.store(MAGIC, Ordering::Relaxed);

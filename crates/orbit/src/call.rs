@@ -39,7 +39,8 @@ pub enum Outcome {
     /// The task slept on a lock in an area that was held when the snapshot was made, which nobody
     /// in the orbit can release (see
     /// [`OrbitBuilder::stuck_after`](crate::OrbitBuilder::stuck_after)); its orbit was ended.
-    /// `address` is the lock's, `message` names its area, and the call stack shows who took it.
+    /// `address` is the lock's, `message` names its area, and the call stack shows where it was
+    /// taken.
     Stuck(Box<Crash>),
     /// The call was not done at its deadline. If it was running, its orbit was killed.
     TimedOut,
@@ -199,7 +200,7 @@ pub(crate) type Marked = (Weak<()>, Waker);
 
 /// Wakers to be woken once the orbit's lock is free: what a waker does is the program's affair, and
 /// it may well ask the library something. They are woken, each once, when this is dropped. One that
-/// panics keeps nothing else from being woken; the panic has been told by its hook.
+/// panics keeps nothing else from being woken; the panic has been reported by its hook.
 #[derive(Default)]
 pub(crate) struct Wakers(Vec<Marked>);
 
@@ -239,7 +240,7 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// As new. What a call usually has is seen with one look at each line.
+    /// As new. What a call usually has is seen with one read of each line.
     #[inline(always)]
     fn renew(&mut self) {
         let usual = matches!(self.outcome, Some(Outcome::Returned(_)))
@@ -314,7 +315,7 @@ impl Call {
         self.done.load(Ordering::Acquire)
     }
 
-    /// Gives the call its outcome, once, and tells who waits for it: descriptors now, `wakers`
+    /// Gives the call its outcome, once, and notifies its waiters: descriptors now, `wakers`
     /// later. Returns whether the call was being watched.
     pub fn finish(&self, outcome: Outcome, wakers: &mut Wakers) -> bool {
         let mut state = self.lock();

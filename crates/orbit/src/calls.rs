@@ -277,7 +277,7 @@ impl Inner {
         let held = gathered.held;
         let args_len = args.len();
         if copier.is_some() {
-            self.recheck_by(Instant::now() + COPIERS_EVERY);
+            self.recheck_by(Instant::now() + COPIER_CHECK_INTERVAL);
         }
         core.queue.push(Waiting { call: call.clone(), log_end, args_len, copier, held, cancelled: false });
         self.hand_over(core, number.wrapping_add(1));
@@ -366,7 +366,7 @@ impl Inner {
     #[inline(always)]
     pub fn hand_over(&self, core: &mut Core, submitted: u32) {
         core.queue.set_submitted(submitted);
-        // SeqCst: the orbit stores `asleep` and then looks here; here it is the other way round.
+        // SeqCst: the orbit stores `asleep` and then reads this; here it is the other way round.
         self.down.submitted.store(submitted, Ordering::SeqCst);
         if let Some(process) = core.life.process()
             && process.up.asleep.load(Ordering::SeqCst) != 0
@@ -375,7 +375,7 @@ impl Inner {
         }
     }
 
-    /// Has the supervisor look at the calls again at this time, at the latest.
+    /// Has the supervisor check the calls again at this time, at the latest.
     pub fn recheck_by(&self, when: Instant) {
         let left = when.saturating_duration_since(Instant::now());
         let at = now_ns().saturating_add(left.as_nanos() as u64);
@@ -406,7 +406,7 @@ impl Inner {
         self.down.waiters.fetch_sub(1, Ordering::SeqCst);
     }
 
-    /// Waits until `done` says so; looks for it by itself a moment, then sleeps.
+    /// Waits until `done` says so; polls briefly, then sleeps.
     pub fn wait(&self, until: Option<Instant>, mut done: impl FnMut() -> bool) -> Result<()> {
         if done() {
             return Ok(());
@@ -427,7 +427,7 @@ impl Inner {
             if until.is_some_and(|until| now >= until) {
                 return Ok(());
             }
-            let slice = until.map_or(SLICE, |until| (until - now).min(SLICE));
+            let slice = until.map_or(MAX_SLEEP, |until| (until - now).min(MAX_SLEEP));
             let Some(up) = up else {
                 self.wait_for_change(slice.min(Duration::from_millis(20)));
                 continue;
@@ -439,7 +439,7 @@ impl Inner {
             }
             if up.completed.load(Ordering::Acquire) == seen {
                 self.sleep_on(&up, seen, slice);
-                if now.elapsed() >= SLICE {
+                if now.elapsed() >= MAX_SLEEP {
                     // An orbit that has scribbled over its own `asleep` word may have missed its
                     // wake-up.
                     futex::wake(&self.down.submitted, 1);
@@ -593,7 +593,7 @@ impl Inner {
             }
             let number = waiting.call.number;
             let slot = &self.down.slots[(number & (SLOTS - 1)) as usize];
-            // The orbit stores `begun` and then looks at `state`; here it is the other way round,
+            // The orbit stores `begun` and then reads `state`; here it is the other way round,
             // so one of both sees the other. If both do, the orbit waits for what main makes of it.
             slot.state.store(ASKED, Ordering::SeqCst);
             let begun = up.as_ref().map_or(completed, |up| up.begun.load(Ordering::SeqCst));
@@ -635,13 +635,13 @@ impl Inner {
         }
         // Of those that are late: one that began just now, for it was no more to be skipped and not
         // yet the head.
-        let again = |d: Instant| if d > now { Some(d) } else { (!head_is_late).then(|| now + SOON) };
+        let again = |d: Instant| if d > now { Some(d) } else { (!head_is_late).then(|| now + LATE_CALL_RECHECK_AFTER) };
         let waiting = core.queue.iter().filter(|w| !w.cancelled);
         let mut next = waiting.filter_map(|w| w.call.deadline).filter_map(again).chain(ends_by).min();
         for waiting in core.queue.iter_mut() {
             if let Some(copier) = &mut waiting.copier {
                 copier.give_up_if_dead(&self.down.slots[(waiting.call.number & (SLOTS - 1)) as usize]);
-                next = Some(next.unwrap_or(now + COPIERS_EVERY).min(now + COPIERS_EVERY));
+                next = Some(next.unwrap_or(now + COPIER_CHECK_INTERVAL).min(now + COPIER_CHECK_INTERVAL));
             }
         }
         if let Some(next) = next {
@@ -652,8 +652,8 @@ impl Inner {
 }
 
 /// How soon the supervisor checks again at a late call that it could neither skip nor end.
-const SOON: Duration = Duration::from_millis(1);
-/// How often the supervisor looks whether copiers live, while calls wait for them.
-const COPIERS_EVERY: Duration = Duration::from_millis(100);
+const LATE_CALL_RECHECK_AFTER: Duration = Duration::from_millis(1);
+/// How often the supervisor checks whether copiers live, while calls wait for them.
+const COPIER_CHECK_INTERVAL: Duration = Duration::from_millis(100);
 /// Longest sleep before a waiter checks again whether all is well.
-const SLICE: Duration = Duration::from_millis(100);
+const MAX_SLEEP: Duration = Duration::from_millis(100);

@@ -77,16 +77,16 @@ pub(crate) const COPIER_DONE: u32 = 2;
 /// It ended before it was done.
 pub(crate) const COPIER_GONE: u32 = 3;
 
-/// The process that has this channel waits to be told who it is.
+/// The process that has this channel waits for its identity.
 pub(crate) const UNBORN: u32 = 0;
-/// [`Down::identity`] says who.
+/// [`Down::identity`] is set.
 pub(crate) const BORN: u32 = 1;
 /// It gets another channel instead, by its socket.
 pub(crate) const MOVED: u32 = 2;
 /// 64-bit words that hold an [`Identity`].
 const IDENTITY_WORDS: usize = size_of::<Identity>() / 8;
 
-/// What main tells one orbit. Writer of everything here: main.
+/// What main sends one orbit. Writer of everything here: main.
 #[repr(C, align(64))]
 pub(crate) struct Down {
     /// [`UNBORN`], [`BORN`] or [`MOVED`]. A futex the process sleeps on.
@@ -100,7 +100,7 @@ pub(crate) struct Down {
     pub waiters: AtomicU32,
     /// Not 0 while main wants the orbit's eventfd signalled at the end of each call.
     pub notify: AtomicU32,
-    /// Not 0 while the orbit may look for calls by itself a while before it sleeps.
+    /// Not 0 while the orbit may poll for calls a while before it sleeps.
     pub spin_us: AtomicU32,
     /// Bytes of updates main has taken. A futex the orbit sleeps on when [`Up::pushed`] is a ring
     /// ahead.
@@ -127,7 +127,7 @@ pub(crate) const ENDED_SKIPPED: u32 = 2;
 /// The copier that held the call's snapshot died.
 pub(crate) const ENDED_NO_IMAGE: u32 = 3;
 
-/// What the orbit tells main. Writer of everything here: the orbit. Nothing of it may be trusted.
+/// What the orbit sends main. Writer of everything here: the orbit. Nothing of it may be trusted.
 #[repr(C, align(64))]
 pub(crate) struct Up {
     /// Calls ended so far. A futex that main's callers sleep on.
@@ -150,7 +150,7 @@ pub(crate) struct Up {
 }
 
 impl Down {
-    /// Main: tells the process who it is, and wakes it if it waits for that.
+    /// Main: gives the process its identity, and wakes it if it waits for that.
     pub fn give_identity(&self, identity: &Identity) {
         let bytes = bytes_of(identity);
         for (word, bytes) in self.identity.iter().zip(bytes.chunks_exact(8)) {
@@ -158,11 +158,11 @@ impl Down {
             eight.copy_from_slice(bytes);
             word.store(u64::from_ne_bytes(eight), Ordering::Relaxed);
         }
-        self.tell(BORN);
+        self.set_born(BORN);
     }
 
     /// Main: changes `born`, and wakes the process if it waits for that.
-    pub fn tell(&self, born: u32) {
+    pub fn set_born(&self, born: u32) {
         self.born.store(born, Ordering::Release);
         futex::wake(&self.born, 1);
     }

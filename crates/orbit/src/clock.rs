@@ -1,4 +1,4 @@
-//! The clock that both sides tell time by.
+//! The clock that both sides use.
 
 use std::time::Duration;
 

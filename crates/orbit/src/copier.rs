@@ -60,7 +60,7 @@ impl Copier {
         self.reaped
     }
 
-    /// If it ended before it was done, as by the kernel for want of memory, the orbit is told not
+    /// If it ended before it was done, as by the kernel for want of memory, the orbit learns not
     /// to wait for it.
     pub fn give_up_if_dead(&mut self, slot: &Slot) {
         if self.reap()
@@ -89,8 +89,8 @@ pub(crate) unsafe fn start(parts: &[Part], slot: &Slot, up: &Up, turn: Option<u3
     let mut keep: Vec<RawFd> = parts.iter().map(|part| part.replica).filter(|number| *number >= 0).collect();
     keep.sort_unstable();
     keep.dedup();
-    // Then main's files are never the copier's, not even until it runs: who waits for the end of
-    // one that main closes sees it at once.
+    // Then main's files are never the copier's, not even until it runs: a thread that waits for
+    // the end of one that main closes sees it at once.
     let shares = descriptors::can_unshare();
     // The program's handlers are main's: one that ran in the copier could do anything, and do it
     // twice.
@@ -103,7 +103,7 @@ pub(crate) unsafe fn start(parts: &[Part], slot: &Slot, up: &Up, turn: Option<u3
         if !shares {
             process::close_all_but(&keep);
         } else if descriptors::keep_only_unshared(&keep).is_err() {
-            // No memory for a table of its own. The orbit is told not to wait.
+            // No memory for a table of its own. The orbit learns not to wait.
             process::end(1);
         }
         // SAFETY: the caller's word on the ranges.

@@ -1,5 +1,5 @@
 //! Delegate objects (section 4.6.3 of the paper): of a large struct, only the fields that a task
-//! looks at live in an area.
+//! reads are in an area.
 //!
 //! A snapshot ships whole pages. Where the fields a task needs are spread over large structs, most
 //! of what is shipped is of no use, and every write to any field dirties a page. A [`Delegated`]

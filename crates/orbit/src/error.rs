@@ -20,7 +20,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 /// | fix the program | `Invalid`, `Foreign`, `DoubleFree`, `TooLarge`, `NotFound`, `WrongSide`, `Forked`, `Gone` |
 /// | try again later, or do without | `Full`, `Down`, `TimedOut`, `Cancelled` |
 /// | change a limit, a right or an option | `Limit`, `Denied`, `Unsupported`, `System` |
-/// | look at the task | `Failed` |
+/// | fix the task | `Failed` |
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Kind {
@@ -174,7 +174,7 @@ fn processes() -> String {
     format!("; the limit of processes is reached: raise it (ulimit -u, now {allowed}; pids.max of the control group)")
 }
 
-/// None if the kernel does not lock what is mapped (`mlockall(MCL_FUTURE)`), which it tells by
+/// None if the kernel does not lock what is mapped (`mlockall(MCL_FUTURE)`), which it reports by
 /// rejecting more than may be locked.
 fn locked() -> Option<String> {
     let (allowed, _) = rlimit::get(0, Resource::Locked).ok().filter(|(soft, _)| *soft != rlimit::INFINITE)?;

@@ -21,8 +21,8 @@ use crate::update::Update;
 pub struct Future {
     pub(crate) call: Arc<Call>,
     pub(crate) orbit: Arc<Inner>,
-    /// By which the call tells this future's waker from those of its clones; made at the first
-    /// poll.
+    /// By which the call distinguishes this future's waker from those of its clones; made at the
+    /// first poll.
     mark: Option<Arc<()>>,
     /// Of a synchronous call, which leaves its updates to the orbit.
     synchronous: bool,
@@ -161,7 +161,7 @@ impl Future {
         self.orbit.cancel(|waiting| Arc::ptr_eq(&waiting.call, &self.call)) > 0
     }
 
-    /// Asks the orbit to signal the end of this call to the supervisor, who tells wakers and
+    /// Asks the orbit to signal the end of this call to the supervisor, which notifies wakers and
     /// descriptors.
     fn watch(&self) {
         let mut state = self.call.lock();

@@ -1,6 +1,6 @@
 //! Orbit: auxiliary tasks in address spaces of their own.
 //!
-//! A program (*main*) makes an [`Orbit`] with an entry function, puts the state its task looks at
+//! A program (*main*) makes an [`Orbit`] with an entry function, puts the state its task reads
 //! into [`Area`]s, and calls: the task sees a consistent snapshot of the areas at the same
 //! addresses, in its own process. What it wants changed in main it pushes as an [`Update`], which
 //! main checks and applies. When the task crashes, hangs or leaks, main gets an [`Outcome`] and
@@ -10,12 +10,12 @@
 //! use std::ffi::{c_long, c_void};
 //!
 //! // Runs in the orbit: `args` is a copy of the caller's bytes, here the address of a counter in the area.
-//! unsafe extern "C" fn look(_store: *mut c_void, args: *mut c_void) -> c_long {
+//! unsafe extern "C" fn inspect(_store: *mut c_void, args: *mut c_void) -> c_long {
 //!     unsafe { **(args as *const *const i64) as c_long }
 //! }
 //!
 //! fn main() -> Result<(), orbit::Error> {
-//!     let orbit = orbit::Orbit::new("looker", look)?;
+//!     let orbit = orbit::Orbit::new("inspector", inspect)?;
 //!     let area = orbit::Area::new(4096)?;
 //!     let counter = area.place(41i64)?;
 //!     unsafe { *counter.as_ptr() += 1 };
@@ -104,8 +104,8 @@ pub use value::{Answer, Shown, Value};
 /// Hands an update from the task that runs now to main, for the future of its call (section 4.5 of
 /// the paper), or for [`Orbit::pull`] where the call was a synchronous one. A task may push as much
 /// as it likes in a call. Blocks while the ring of updates is full, and while [`MAX_WAITING_BYTES`]
-/// wait for main to pull them: who waits for the end of a call that brings more, and pulls none,
-/// waits for ever. Only in an orbit.
+/// wait for main to pull them: a caller that waits for the end of a call that brings more, and
+/// pulls none, waits for ever. Only in an orbit.
 pub fn push(update: &Update) -> Result<()> {
     let mut bytes = Vec::new();
     update.encode(&mut bytes)?;

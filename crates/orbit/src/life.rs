@@ -33,13 +33,13 @@ pub(crate) enum Next {
 }
 
 /// How long the template may take to say how a process ended that has ended.
-const PATIENCE: Duration = Duration::from_secs(5);
+const MAX_WAIT_FOR_REPORT: Duration = Duration::from_secs(5);
 
 /// How soon a start is tried again that failed.
-const TRY_AGAIN: Duration = Duration::from_millis(50);
+const RETRY_START_AFTER: Duration = Duration::from_millis(50);
 
 /// How soon a process is killed again that could not be.
-const KILL_AGAIN: Duration = Duration::from_millis(20);
+const RETRY_KILL_AFTER: Duration = Duration::from_millis(20);
 
 /// How long a process may take from its identity to the limits that came with it, before others are
 /// set all the same.
@@ -161,7 +161,7 @@ impl Inner {
         if !has_channel {
             spare.send_channel(&self.down, &up, &self.event)?;
             if let Some(unused) = &spare.channel {
-                unused.down.tell(MOVED);
+                unused.down.set_born(MOVED);
             }
         }
         attach::hand_all_over(&spare.process()?.socket, &self.options.passed, &core.replicas)?;
@@ -202,7 +202,7 @@ impl Inner {
     pub fn end_process(&self, core: &mut Core, why: EndedBy) {
         core.life.condemn(why);
         if self.kill_process(core).is_err() {
-            self.recheck_by(Instant::now() + KILL_AGAIN);
+            self.recheck_by(Instant::now() + RETRY_KILL_AFTER);
         }
     }
 
@@ -244,7 +244,7 @@ impl Inner {
             core.life.note_asked(Some(pid));
             (template, pid)
         };
-        let ended = template.how_ended(pid, PATIENCE);
+        let ended = template.how_ended(pid, MAX_WAIT_FOR_REPORT);
         let mut core = self.lock();
         let core = &mut *core;
         core.life.note_asked(None);
@@ -323,7 +323,7 @@ impl Inner {
     }
 
     /// The process that has ended may have written to its replicas through their descriptors. This
-    /// makes fresh ones, with the areas as they are now, and tells for which calls that will do:
+    /// makes fresh ones, with the areas as they are now, and returns for which calls that suffices:
     /// from which place in the queue on each call gets the snapshot of its submission. The log
     /// brings back the pages that waiting calls have there. A page that is other now than a call
     /// saw it must be among them, in the part of that call or of one before it; else what the call
@@ -397,7 +397,7 @@ impl Inner {
             }
             Err(e) => {
                 self.lock().life.note_start(Some(e.to_string()));
-                Next::StartAt(Instant::now() + TRY_AGAIN)
+                Next::StartAt(Instant::now() + RETRY_START_AFTER)
             }
         }
     }
@@ -444,7 +444,7 @@ impl Inner {
             (stage, core.life.asked(), killed)
         };
         if let Stage::Running(process) = &stage {
-            let until = Instant::now() + PATIENCE;
+            let until = Instant::now() + MAX_WAIT_FOR_REPORT;
             let mut has_ended = template::has_ended(&process.pidfd);
             while killed.is_ok() && !has_ended && Instant::now() < until {
                 let number = process.pidfd.number().unwrap_or(-1);
@@ -454,12 +454,14 @@ impl Inner {
             }
             if killed.is_ok() && !has_ended {
                 let (pid, name) = (process.pid, &self.options.name);
-                let why = format!("process {pid} of orbit \"{name}\" was killed and has not ended within {PATIENCE:?}");
+                let why = format!(
+                    "process {pid} of orbit \"{name}\" was killed and has not ended within {MAX_WAIT_FOR_REPORT:?}"
+                );
                 killed = Err(Error::new(Kind::TimedOut, why));
             }
-            // Its end is told, and taken from the template's list, once.
+            // Its end is reported, and taken from the template's list, once.
             if killed.is_ok() && asked != Some(process.pid) {
-                let _ = process.template.how_ended(process.pid, PATIENCE);
+                let _ = process.template.how_ended(process.pid, MAX_WAIT_FOR_REPORT);
             }
             process.up.completed.fetch_xor(1 << 31, Ordering::SeqCst);
             futex::wake(&process.up.completed, i32::MAX);

@@ -226,7 +226,7 @@ pub(crate) struct Applied {
     no_group: Option<String>,
     memory_in_group: bool,
     cpu_in_group: bool,
-    /// Kills by the group's memory limit that have been told.
+    /// Kills by the group's memory limit that have been reported.
     oom_kills: AtomicU64,
 }
 

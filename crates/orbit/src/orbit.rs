@@ -100,7 +100,7 @@ impl OrbitBuilder {
     /// How long a task may sleep on a lock that lies in an area and was held in the snapshot,
     /// before its orbit is ended with
     /// [`Outcome::Stuck`]: nobody in the orbit can release it. Counted from when it is first seen:
-    /// where `/proc` is there, orbits are looked at once a second. `None`: it sleeps until its
+    /// where `/proc` is there, orbits are checked once a second. `None`: it sleeps until its
     /// deadline, or for ever. Default: one second. A task that spins on such a lock, or sleeps with
     /// a limit of time, is not seen.
     pub fn stuck_after(mut self, after: Option<Duration>) -> Self {

@@ -2,8 +2,8 @@
 //! task, may close any number and open other files under it. So a descriptor is used, and closed,
 //! only as long as its number still names the open file that it named at first.
 //!
-//! Three things tell. The *register* says which descriptor of the library has a number: one that
-//! the program has closed and whose number the library was given again is the newer one's. The
+//! Three things answer that. The *register* says which descriptor of the library has a number: one
+//! that the program has closed and whose number the library was given again is the newer one's. The
 //! *mark* on the open file sets it apart from any of the program's, also where all files of a kind
 //! share one inode. Device and inode settle the rest.
 //!
@@ -19,7 +19,7 @@ use orbit_linux::rlimit::{self, Resource};
 
 use crate::side::is_orbit;
 
-/// Numbers in the register. A descriptor beyond is told by mark and inode alone.
+/// Numbers in the register. A descriptor beyond is identified by mark and inode alone.
 const REGISTERED: usize = 1 << 16;
 /// Where the library's descriptors begin where the limit of descriptors allows it: above what most
 /// programs have, and above what many close one by one when they become daemons.

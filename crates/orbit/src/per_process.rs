@@ -17,7 +17,7 @@ pub(crate) trait Inherit: Default + Send + Sync + 'static {
 
 /// A value behind a lock, of this process alone. Made at the first use.
 pub(crate) struct PerProcess<T: 'static> {
-    /// Never freed: a thread may be looking.
+    /// Never freed: a thread may be reading it.
     now: AtomicPtr<One<T>>,
 }
 

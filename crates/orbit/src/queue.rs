@@ -83,7 +83,7 @@ impl Queue {
     }
 
     /// Counts calls as handed over up to this number;
-    /// [`Inner::hand_over`](crate::core::Inner::hand_over) tells the orbit.
+    /// [`Inner::hand_over`](crate::core::Inner::hand_over) notifies the orbit.
     #[inline(always)]
     pub fn set_submitted(&mut self, submitted: u32) {
         self.submitted = submitted;

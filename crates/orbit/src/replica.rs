@@ -41,7 +41,7 @@ pub(crate) struct Replica {
     /// What this orbit has not been sent of the area yet; see the [`ledger`].
     owed: Arc<OwedSet>,
     pub fd: Own,
-    /// Shared with the supervisor, who populates it.
+    /// Shared with the supervisor, which populates it.
     pub alias: Arc<Shared>,
     /// Pages of it that the supervisor was asked to populate.
     pub mapped: Pages,
@@ -54,11 +54,11 @@ pub(crate) struct Replica {
 }
 
 /// So many large deltas in a row say that the next one is large.
-const ALWAYS_LARGE: u32 = 8;
+const LARGE_DELTAS_IN_A_ROW: u32 = 8;
 /// How long a replica has no copier after one has failed; twice as long with each further one.
-const NO_COPIER: Duration = Duration::from_secs(1);
+const NO_COPIER_AFTER_FAILURE: Duration = Duration::from_secs(1);
 /// Doublings, at most: nine minutes.
-const DOUBLED: u32 = 9;
+const MAX_DOUBLINGS: u32 = 9;
 
 /// Number of the next replica.
 static NUMBERS: AtomicU32 = AtomicU32::new(0);
@@ -131,18 +131,18 @@ impl Replica {
     /// Whether a call that goes to a copier should harvest (protect the written pages again) first.
     /// Not to do so makes the next call's delta as large again, whatever main writes; to do so
     /// costs main tens of nanoseconds a page. So it is done, but for an area of which so much is
-    /// written between calls, [`ALWAYS_LARGE`] times in a row, that it will be large the next time
-    /// too: then ever more seldom.
+    /// written between calls, [`LARGE_DELTAS_IN_A_ROW`] times in a row, that it will be large the
+    /// next time too: then ever more seldom.
     pub fn protect_now(&mut self) -> bool {
-        self.copied_in_a_row = (self.copied_in_a_row + 1).min(ALWAYS_LARGE + 4);
-        if self.copied_in_a_row <= ALWAYS_LARGE {
+        self.copied_in_a_row = (self.copied_in_a_row + 1).min(LARGE_DELTAS_IN_A_ROW + 4);
+        if self.copied_in_a_row <= LARGE_DELTAS_IN_A_ROW {
             return true;
         }
         if self.until_protect > 0 {
             self.until_protect -= 1;
             return false;
         }
-        self.until_protect = 1 << (self.copied_in_a_row - ALWAYS_LARGE);
+        self.until_protect = 1 << (self.copied_in_a_row - LARGE_DELTAS_IN_A_ROW);
         true
     }
 
@@ -154,8 +154,8 @@ impl Replica {
 
     /// A copier of its pages could not be made, or died.
     pub fn copier_failed(&mut self) {
-        self.no_copier_until = Some(Instant::now() + NO_COPIER * (1 << self.copiers_failed));
-        self.copiers_failed = (self.copiers_failed + 1).min(DOUBLED);
+        self.no_copier_until = Some(Instant::now() + NO_COPIER_AFTER_FAILURE * (1 << self.copiers_failed));
+        self.copiers_failed = (self.copiers_failed + 1).min(MAX_DOUBLINGS);
     }
 
     /// A copier has written all of its pages.

@@ -71,7 +71,7 @@ impl Config {
         self
     }
 
-    /// How long an orbit whose calls come fast looks for the next one by itself before it sleeps.
+    /// How long an orbit whose calls come fast polls for the next one before it sleeps.
     /// 0: never; taken as 0 on a machine with one CPU.
     pub fn spin(mut self, spin: std::time::Duration) -> Config {
         self.spin = spin;
@@ -296,7 +296,7 @@ impl Runtime {
         }
         self.knock();
         let supervisor = lock(&self.supervisor).take();
-        // A waker that the supervisor runs may be who shuts the library down: it ends after it.
+        // A waker that the supervisor runs may shut the library down: it ends after it.
         if let Some(thread) = supervisor.filter(|t| t.thread().id() != std::thread::current().id()) {
             let _ = thread.join();
         }
@@ -315,7 +315,7 @@ impl Runtime {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// What whoever makes an orbit is told then.
+    /// The error of making an orbit then.
     pub fn was_shut_down() -> Error {
         Error::new(Kind::Gone, "the library was shut down while the orbit was being made")
     }
@@ -464,7 +464,7 @@ impl Runtime {
         self.becoming.load(Ordering::SeqCst) != 0
     }
 
-    /// Descriptors that tell of spares: that one has ended, or has become an orbit.
+    /// Descriptors that become readable when a spare has ended, or has become an orbit.
     pub fn spare_fds(&self) -> Vec<RawFd> {
         let spares = lock(&self.spares);
         let fds = spares.iter().flat_map(|spare| {

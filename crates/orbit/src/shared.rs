@@ -164,7 +164,7 @@ mod tests {
             threads.spawn(churn);
             threads.spawn(churn);
             let copies = (0..200).map(|_| {
-                // SAFETY: libc's fork; the child looks at its mappings and ends without running the
+                // SAFETY: libc's fork; the child reads its mappings and exits without running the
                 // program's exit handlers.
                 let pid = unsafe { libc::fork() };
                 if pid == 0 {

@@ -323,7 +323,8 @@ impl SlotHandle {
         add(&slot.lost, 1);
     }
 
-    /// What the orbit is doing now. [`State::Running`] need not be told: it is seen from the calls.
+    /// What the orbit is doing now. [`State::Running`] need not be reported: it is seen from the
+    /// calls.
     pub(crate) fn set_state(&self, state: State) {
         let Some(slot) = self.slot() else { return };
         slot.state.store(state as u32, Ordering::Relaxed);
@@ -415,7 +416,7 @@ impl Latency {
         None
     }
 
-    /// What was counted since an earlier look at the same orbit.
+    /// What was counted since an earlier sample of the same orbit.
     pub fn since(&self, earlier: &Latency) -> Latency {
         let mut counts = self.counts.clone();
         for (count, before) in counts.iter_mut().zip(earlier.counts.iter()) {

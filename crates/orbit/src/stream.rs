@@ -1,6 +1,6 @@
 //! Copies pages past the caches.
 //!
-//! A large delta finds neither its source nor its target in a cache, and main will not look at the
+//! A large delta finds neither its source nor its target in a cache, and main will not read the
 //! target again. Streaming stores spare the memory the read of every line before it is overwritten,
 //! and asking for the next page while this one is copied hides that it lies elsewhere: 340 to 450
 //! ns a page against 460 to 570 by plain copying (64 pages and more of 64 MiB). A small delta is
@@ -13,7 +13,7 @@ use crate::units::Pages;
 pub(crate) const WORTH_IT: Pages = Pages::new(64);
 
 /// Copies whole pages from the first to the second of each pair. Other processes see the pages once
-/// this has returned and a word was stored that tells them so.
+/// this has returned and a word was stored that says so.
 ///
 /// # Safety
 /// Each source is readable and each target writable for [`PAGE`] bytes, both are aligned to 16
@@ -40,7 +40,7 @@ pub(crate) unsafe fn copy_pages(mut pages: impl Iterator<Item = (*const u8, *mut
             }
         }
     }
-    // Streaming stores are not ordered with the store that tells of them.
+    // Streaming stores are not ordered with the store that announces them.
     // SAFETY: every x86-64 processor has the instruction.
     unsafe { _mm_sfence() };
 }

@@ -5,8 +5,8 @@
 //! replica. The word is private to the orbit's process: where all threads of that sleep so, without
 //! a limit of time, none of them ever wakes.
 //!
-//! The template looks, as the orbit's parent: what a thread sleeps on is shown to nothing else
-//! where Yama holds.
+//! The template inspects it, as the orbit's parent: what a thread sleeps on is shown to nothing
+//! else where Yama holds.
 
 use std::time::{Duration, Instant};
 
@@ -16,12 +16,12 @@ use crate::clock::now_ns;
 use crate::core::{Core, Inner};
 use crate::life::EndedBy;
 
-/// Most threads of an orbit that are looked at.
+/// Most threads of an orbit that are inspected.
 const MOST_THREADS: usize = 64;
-/// A call that has not waited and run this long is not looked at.
+/// A call that has not waited and run this long is not inspected.
 const CHECKED_AFTER: Duration = Duration::from_millis(100);
-/// How long the template may take to look.
-const PATIENCE: Duration = Duration::from_millis(200);
+/// How long the template may take to inspect an orbit.
+const MAX_INSPECTION: Duration = Duration::from_millis(200);
 /// How long the orbit may take to leave its call stack before it is killed.
 const LEAVES_STACK_WITHIN: Duration = Duration::from_secs(2);
 
@@ -45,7 +45,7 @@ impl Inner {
             let waited = Duration::from_nanos(now_ns().saturating_sub(head.submitted_ns));
             (waited >= CHECKED_AFTER).then(|| (process.template.clone(), process.pid, head.number))?
         };
-        let locks = template.asleep_on(pid, PATIENCE);
+        let locks = template.asleep_on(pid, MAX_INSPECTION);
         let mut core = self.lock();
         let core = &mut *core;
         let same = core.life.healthy_process().is_some_and(|p| p.pid == pid)

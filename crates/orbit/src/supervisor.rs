@@ -42,7 +42,7 @@ fn supervise(weak: &Weak<Runtime>) {
     // When orbits are to be started again, by number.
     let mut starts: HashMap<u64, Instant> = HashMap::new();
     // When to see whether their tasks sleep for ever, by number.
-    let mut looks: HashMap<u64, Instant> = HashMap::new();
+    let mut next_checks: HashMap<u64, Instant> = HashMap::new();
     loop {
         let Some(runtime) = weak.upgrade().filter(|runtime| !runtime.is_closed()) else { return };
         let more_spares = runtime.restock();
@@ -59,23 +59,26 @@ fn supervise(weak: &Weak<Runtime>) {
             }
         }
         starts.retain(|number, _| orbits.iter().any(|o| o.number == *number));
-        looks.retain(|number, _| orbits.iter().any(|o| o.number == *number));
+        next_checks.retain(|number, _| orbits.iter().any(|o| o.number == *number));
         for orbit in &orbits {
             let now = Instant::now();
-            if looks.get(&orbit.number).is_none_or(|at| *at <= now) {
-                looks.insert(orbit.number, now + orbit.check_asleep().unwrap_or(CHECKED_EVERY).min(CHECKED_EVERY));
+            if next_checks.get(&orbit.number).is_none_or(|at| *at <= now) {
+                next_checks.insert(
+                    orbit.number,
+                    now + orbit.check_asleep().unwrap_or(DESCRIPTOR_CHECK_INTERVAL).min(DESCRIPTOR_CHECK_INTERVAL),
+                );
             }
         }
-        let mut wait = wait_for(&orbits, &starts, &looks);
+        let mut wait = wait_for(&orbits, &starts, &next_checks);
         if more_spares {
             wait = Some(Duration::ZERO);
         } else if becoming {
-            wait = Some(wait.map_or(BECOMING, |w| w.min(BECOMING)));
+            wait = Some(wait.map_or(SPARE_CHECK_INTERVAL, |w| w.min(SPARE_CHECK_INTERVAL)));
         } else if !all_buried {
-            wait = Some(wait.map_or(BURY_EVERY, |w| w.min(BURY_EVERY)));
+            wait = Some(wait.map_or(COPIER_CHECK_INTERVAL, |w| w.min(COPIER_CHECK_INTERVAL)));
         }
         runtime.next_wake.store(wait.map_or(u64::MAX, |w| now_ns() + w.as_nanos() as u64), Ordering::Relaxed);
-        // A deadline set between the look above and this store is seen by a second look.
+        // A deadline set between the check above and this store is seen by a second check.
         let deadlines_now = earliest_deadline(&orbits);
         let wait = wait.into_iter().chain(deadlines_now).min();
         let (door, _) = runtime.door();
@@ -89,7 +92,7 @@ fn supervise(weak: &Weak<Runtime>) {
         fds.extend(spare_fds.into_iter().map(readable));
         // The program may close any of them, and open other files under their numbers, while this
         // thread sleeps.
-        let at_most = if is_lost { Duration::ZERO } else { CHECKED_EVERY };
+        let at_most = if is_lost { Duration::ZERO } else { DESCRIPTOR_CHECK_INTERVAL };
         let wait = Some(wait.map_or(at_most, |wait| wait.min(at_most)));
         // Asleep it holds on to nothing: an orbit ends with its last handle.
         let sleeping: Vec<Weak<Inner>> = orbits.iter().map(Arc::downgrade).collect();
@@ -114,8 +117,8 @@ fn supervise(weak: &Weak<Runtime>) {
             if is_due {
                 starts.remove(&orbit.number);
             }
-            // Whatever goes wrong with this orbit ends it; all others are looked after as before.
-            let next = catch_unwind(AssertUnwindSafe(|| look_after(&orbit, has_news, has_ended, is_due)));
+            // Whatever goes wrong with this orbit ends it; all others are managed as before.
+            let next = catch_unwind(AssertUnwindSafe(|| manage(&orbit, has_news, has_ended, is_due)));
             match next {
                 Ok(Next::StartAt(when)) => {
                     starts.insert(orbit.number, when);
@@ -130,7 +133,7 @@ fn supervise(weak: &Weak<Runtime>) {
 }
 
 /// Does what one orbit needs now; says what it needs later.
-fn look_after(orbit: &Inner, has_news: bool, has_ended: bool, is_due: bool) -> Next {
+fn manage(orbit: &Inner, has_news: bool, has_ended: bool, is_due: bool) -> Next {
     if has_news {
         let _ = orbit.event.fd().map(eventfd::drain);
         orbit.reap();
@@ -148,22 +151,27 @@ fn look_after(orbit: &Inner, has_news: bool, has_ended: bool, is_due: bool) -> N
     if is_due { orbit.start_again() } else { Next::Nothing }
 }
 
-/// What tells of an orbit: that its process has ended, and that a call has.
+/// The descriptors that become readable when an orbit's process, and when a call, has ended.
 fn descriptors(orbit: &Inner) -> [RawFd; 2] {
     let pidfd = orbit.lock().life.process().and_then(|p| p.pidfd.number());
     [pidfd, orbit.event.number()].map(|number| number.unwrap_or(-1))
 }
 
 /// How soon to check again while a spare becomes an orbit.
-const BECOMING: Duration = Duration::from_millis(1);
+const SPARE_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 /// How often to see whether its descriptors are its own yet.
-const CHECKED_EVERY: Duration = Duration::from_secs(1);
-/// How often copiers that have not ended are looked at.
-const BURY_EVERY: Duration = Duration::from_millis(5);
+const DESCRIPTOR_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+/// How often copiers that have not ended are checked.
+const COPIER_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Longest that the supervisor may sleep.
-fn wait_for(orbits: &[Arc<Inner>], starts: &HashMap<u64, Instant>, looks: &HashMap<u64, Instant>) -> Option<Duration> {
-    let start = starts.values().chain(looks.values()).min().map(|at| at.saturating_duration_since(Instant::now()));
+fn wait_for(
+    orbits: &[Arc<Inner>],
+    starts: &HashMap<u64, Instant>,
+    next_checks: &HashMap<u64, Instant>,
+) -> Option<Duration> {
+    let start =
+        starts.values().chain(next_checks.values()).min().map(|at| at.saturating_duration_since(Instant::now()));
     start.into_iter().chain(earliest_deadline(orbits)).min()
 }
 

@@ -238,7 +238,7 @@ impl Task {
         }
         match Own::new(fd) {
             Ok(fd) => self.replicas.push(Replica { area, number, base, len, fd }),
-            Err(e) => panic!("looking at the replica of area {area}: {e}"),
+            Err(e) => panic!("reading the replica of area {area}: {e}"),
         }
     }
 
@@ -255,9 +255,9 @@ impl Task {
         let call = self.done;
         let slot = &self.shared.down.slots[(call & (SLOTS - 1)) as usize];
         self.shared.current.store(call, Ordering::Relaxed);
-        // Before the look at `state`: main, cancelling, stores `state` first and then looks here.
+        // Before the read of `state`: main, cancelling, stores `state` first and then reads this.
         self.shared.up.begun.store(call.wrapping_add(1), Ordering::SeqCst);
-        // Main, taking calls back, lowers `submitted` first and then looks at `begun`.
+        // Main, taking calls back, lowers `submitted` first and then reads `begun`.
         if !self.is_there(call) {
             self.shared.up.begun.store(call, Ordering::SeqCst);
             return;
@@ -315,7 +315,7 @@ impl Task {
         (1..=SLOTS).contains(&submitted.wrapping_sub(call))
     }
 
-    /// Sleeps until a call is there; first looks for it by itself a while, if calls usually come
+    /// Sleeps until a call is there; first polls for it a while, if calls usually come
     /// that soon.
     fn wait_for_call(&mut self) {
         if self.is_there(self.done) {
@@ -338,7 +338,7 @@ impl Task {
             }
         }
         while !self.is_there(self.done) {
-            // Main stores `submitted` and then looks at `asleep`; here it is the other way round:
+            // Main stores `submitted` and then reads `asleep`; here it is the other way round:
             // one of both sees the other.
             self.shared.up.asleep.store(1, Ordering::SeqCst);
             let seen = self.shared.down.submitted.load(Ordering::SeqCst);
@@ -376,7 +376,7 @@ impl Task {
 
     fn replay(&mut self, start: u64, end: u64, long_args: &mut Option<Vec<u8>>) {
         let mut gone = Vec::new();
-        // Records of an area lie together: each replica is looked at once.
+        // Records of an area lie together: each replica is visited once.
         let mut open: Option<(u32, BorrowedFd<'_>)> = None;
         log::replay(&self.shared.down, start, end, |record| match record {
             Record::Pages { area, first, data } => {
@@ -407,13 +407,13 @@ impl Task {
         ending.at.store(now_ns(), Ordering::Relaxed);
         self.done = call.wrapping_add(1);
         // After this main may read the ending, and write the replicas; SeqCst, for main raises
-        // `waiters` and then looks here.
+        // `waiters` and then reads this.
         self.shared.up.completed.store(self.done, Ordering::SeqCst);
         if self.shared.down.waiters.load(Ordering::SeqCst) != 0 {
             futex::wake(&self.shared.up.completed, i32::MAX);
         }
         if self.shared.down.notify.load(Ordering::SeqCst) != 0 {
-            self.shared.tell();
+            self.shared.notify_main();
         }
     }
 
@@ -465,10 +465,10 @@ fn show_replica(base: usize, len: usize, from: usize, to: usize) -> std::io::Res
 
 impl Shared {
     /// Wakes main's supervisor. If the task has closed the way there, the end of this process does.
-    fn tell(&self) {
+    fn notify_main(&self) {
         match self.event.fd() {
             Ok(event) => eventfd::signal(event),
-            Err(e) => panic!("telling main that there is news: {e}"),
+            Err(e) => panic!("notifying main: {e}"),
         }
     }
 
@@ -487,7 +487,7 @@ impl Shared {
                 if record + pushed.wrapping_sub(pulled) as usize <= PUSH_BYTES {
                     break;
                 }
-                self.tell();
+                self.notify_main();
                 let _ = futex::wait(&self.down.pulled, pulled, Some(Duration::from_millis(20)));
             }
             let more = u64::from(!after.is_empty());
@@ -509,7 +509,7 @@ impl Shared {
             futex::wake(&self.up.completed, i32::MAX);
         }
         if self.down.notify.load(Ordering::SeqCst) != 0 {
-            self.tell();
+            self.notify_main();
         }
         Ok(())
     }

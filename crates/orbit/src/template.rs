@@ -1,5 +1,5 @@
 //! The template: a small process, forked from main early, that does nothing but make orbits and
-//! tell how they ended.
+//! report how they ended.
 //!
 //! It has one thread, so `PR_SET_PDEATHSIG` ties its orbits to it without the trap that signal has
 //! for threads; it watches main by a pidfd, so it goes (with its orbits, whatever they left behind,
@@ -53,27 +53,27 @@ const LOOK: u8 = 8;
 const SEEN: u8 = 9;
 
 /// Longest message in bytes.
-const MESSAGE: usize = 4096;
+const MAX_MESSAGE_BYTES: usize = 4096;
 
-/// Between two looks whether what an orbit left behind has ended.
+/// Between two checks whether what an orbit left has exited.
 const STRAY_CHECK_INTERVAL: Duration = Duration::from_millis(5);
-/// How often who waits for the template looks whether main has closed the socket meanwhile, and
+/// How often a thread that waits for the template checks whether main has closed the socket, and
 /// opened another file in its place.
-const CHECKED_EVERY: Duration = Duration::from_secs(1);
+const SOCKET_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 /// How long main may take from closing its end of the socket, as the kernel does for a program that
 /// ends, to its end.
 const MAIN_ENDS_WITHIN: Duration = Duration::from_secs(5);
 /// Bytes of its own that main may hold for its page tables to be copied twice: some milliseconds.
 const COPIED_TWICE: u64 = 32 << 20;
 
-/// How a process ended, as `waitid` tells.
+/// How a process ended, as `waitid` reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Ended {
     pub code: i32,
     pub status: i32,
 }
 
-/// A process made for an orbit, waiting on its socket to be told which.
+/// A process made for an orbit, waiting on its socket for its identity.
 pub(crate) struct Clone {
     pub pid: i32,
     pub pidfd: Own,
@@ -336,14 +336,14 @@ impl Link {
         let deadline = Instant::now() + patience;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            if poll::poll(&mut [poll_in(socket.fd()?.as_raw_fd())], Some(left.min(CHECKED_EVERY)))? > 0 {
+            if poll::poll(&mut [poll_in(socket.fd()?.as_raw_fd())], Some(left.min(SOCKET_CHECK_INTERVAL)))? > 0 {
                 break;
             }
             if left.is_zero() {
                 return Ok(false);
             }
         }
-        let mut bytes = [0u8; MESSAGE];
+        let mut bytes = [0u8; MAX_MESSAGE_BYTES];
         let mut fds = Vec::new();
         let n = match socket::receive(socket.fd()?, &mut bytes, &mut fds, true) {
             // A process whose descriptors this one has no room for; the template lives.
@@ -378,7 +378,7 @@ impl Link {
 }
 
 /// The number at this place of a message.
-fn word_at(bytes: &[u8; MESSAGE], at: usize) -> i32 {
+fn word_at(bytes: &[u8; MAX_MESSAGE_BYTES], at: usize) -> i32 {
     i32::from_le_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
@@ -545,7 +545,7 @@ fn live(life: Life) -> ! {
             let _ = socket::send(socket, &message, &[]);
         }
         if fds[0].revents != 0 {
-            let mut bytes = [0u8; MESSAGE];
+            let mut bytes = [0u8; MAX_MESSAGE_BYTES];
             let mut received = Vec::new();
             match socket::receive(socket, &mut bytes, &mut received, true) {
                 Ok(0) => {

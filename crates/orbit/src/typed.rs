@@ -228,7 +228,7 @@ impl<R: Answer> TaskFuture<R> {
     /// [`Kind::Failed`], [`Kind::TimedOut`] or [`Kind::Cancelled`] if it did not; the sentence says
     /// why, for a crash with the call stack.
     pub fn wait(mut self) -> Result<R> {
-        // A task that pushes more than main keeps waits for who pulls.
+        // A task that pushes more than main keeps waits until main pulls.
         while let Some(update) = self.call.pull()? {
             self.updates.push_back(update);
         }

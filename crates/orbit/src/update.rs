@@ -3,7 +3,7 @@
 //!
 //! An update is a list of items: *data* for main to read, *modifications* of memory in areas, and
 //! *operations*, calls of functions that main registered. The orbit builds it and pushes it; main
-//! pulls it, looks at it, and applies it.
+//! pulls it, checks it, and applies it.
 //!
 //! Promises: [`Update::decode`] takes any bytes whatever and answers with an update or an error,
 //! without reading past them and with memory in proportion to them. Applying checks every item
@@ -45,7 +45,7 @@ const MODIFY_IF: u32 = 3;
 const OPERATION: u32 = 4;
 
 /// A function of main that an orbit may ask for. It gets a copy of the bytes that came with the
-/// request, aligned to 16. What it returns is not looked at, as with `pthread_cond_signal` in the
+/// request, aligned to 16. What it returns is ignored, as with `pthread_cond_signal` in the
 /// paper: by then the update has been applied. It may not panic or `longjmp`.
 pub type Operation = unsafe extern "C" fn(args: *mut c_void, len: usize) -> c_long;
 

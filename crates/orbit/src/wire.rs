@@ -8,7 +8,7 @@ use crate::limits::LimitsWire;
 /// Most replicas in one message.
 pub(crate) const BATCH: usize = socket::MAX_FDS;
 
-/// The first message on a process' socket: the channel by which it learns who it is and gets its
+/// The first message on a process' socket: the channel by which it gets its identity and its
 /// calls. With it come the descriptors of *down*, *up* and the eventfd.
 #[repr(C)]
 #[derive(Clone, Copy)]

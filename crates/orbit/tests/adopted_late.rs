@@ -24,9 +24,9 @@ impl Asked {
     }
 }
 
-/// Counts bytes that are not as they should be. Maps some memory of its own, and looks after what
-/// it mapped before.
-unsafe extern "C" fn look(_: *mut c_void, args: *mut c_void) -> c_long {
+/// Counts bytes that are not as they should be. Maps memory of its own, and checks what it mapped
+/// before.
+unsafe extern "C" fn check(_: *mut c_void, args: *mut c_void) -> c_long {
     static OWN: std::sync::Mutex<Vec<Vec<u8>>> = std::sync::Mutex::new(Vec::new());
     // SAFETY: the tests pass this.
     let asked = unsafe { *args.cast::<Asked>() };
@@ -50,7 +50,7 @@ unsafe extern "C" fn occupy(_: *mut c_void, args: *mut c_void) -> c_long {
 
 #[test]
 fn mapped_memory_has_its_place_in_orbits() {
-    let orbit = Orbit::new("late", look).expect("orbit");
+    let orbit = Orbit::new("late", check).expect("orbit");
     assert!(orbit.call(&[], &Asked { at: PAGE, len: 0, want: 0 }.bytes()).is_ok());
     let mut keep = Vec::new();
     for round in 0..40u8 {
@@ -75,7 +75,7 @@ fn mapped_memory_has_its_place_in_orbits() {
 }
 
 #[test]
-fn what_collides_is_told_and_not_overwritten() {
+fn what_collides_is_reported_and_not_overwritten() {
     orbit::init().expect("init");
     // Mapped in nobody's process but main's, away from where the kernel puts memory.
     let at = 0x1234_5678_0000;
@@ -86,11 +86,11 @@ fn what_collides_is_told_and_not_overwritten() {
     unsafe { (at as *mut u8).write_bytes(9, asked.len) };
     // SAFETY: it stays mapped.
     let area = unsafe { Area::adopt(at as *mut u8, asked.len) }.expect("area");
-    let orbit = Orbit::new("there", look).expect("orbit");
+    let orbit = Orbit::new("there", check).expect("orbit");
     let options = orbit::CallOptions::new().function(occupy);
     assert_eq!(orbit.call_with(&[], &asked.bytes(), &options), Ok(Outcome::Returned(1)));
-    let told = orbit.call(&[&area], &asked.bytes()).expect("call").to_string();
-    assert!(told.contains("memory of its own"), "{told}");
+    let outcome = orbit.call(&[&area], &asked.bytes()).expect("call").to_string();
+    assert!(outcome.contains("memory of its own"), "{outcome}");
     assert_eq!(orbit.call(&[&area], &asked.bytes()), Ok(Outcome::Returned(0)), "the next process has it first");
 }
 

@@ -15,7 +15,7 @@ use orbit::{Area, CallOptions, Engine, Future, Orbit, Outcome};
 const PAGE: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// One at a time: each looks for the copiers of the process.
+/// One at a time: each searches for the copiers of the process.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -39,7 +39,7 @@ fn area(pages: usize) -> (Area, *mut u64) {
     (area, base)
 }
 
-/// What two looks in a row agree on: one that meets a child being reaped may leave a younger one
+/// What two scans in a row agree on: one that meets a child being reaped may leave a younger one
 /// out.
 fn children() -> Vec<i32> {
     let mut last = children_seen();

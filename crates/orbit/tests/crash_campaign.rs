@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use common::{campaign, eventually, holdings, quantile};
 use orbit::{Area, CallOptions, Limits, Orbit, Outcome, Restart, Update};
 
-/// What the task is told: which harm, at which step, and where the area's object is.
+/// What the task gets: which harm, at which step, and where the area's object is.
 #[repr(C)]
 #[derive(Clone, Copy)]
 struct Order {
@@ -20,7 +20,7 @@ struct Order {
 
 const HARMS: [&str; 8] =
     ["null", "wild write", "stack overflow", "abort", "kill -9", "exit", "out of memory", "endless loop"];
-/// Before looking at the area; after; after writing to the replica; before a push; after a push; in
+/// Before reading the area; after; after writing to the replica; before a push; after a push; in
 /// a thread of the task; as the last thing.
 const STEPS: u32 = 7;
 const NO_HARM: u32 = 99;

@@ -44,7 +44,7 @@ fn again_and_well(orbit: &Orbit) {
 }
 
 #[test]
-fn each_kind_of_end_is_told_apart_and_survived() {
+fn each_kind_of_end_is_distinguished_and_survived() {
     let orbit = Orbit::builder("harm").entry(do_harm).restart(Restart::Always).build().expect("orbit");
     let short = CallOptions::new().deadline(Duration::from_millis(100));
     for round in 0..3 {

@@ -89,7 +89,7 @@ fn what_ran_behind_a_late_call_counts_once() {
                     Outcome::Cancelled => ran == 0 && pending == Pending::Fail,
                     _ => false,
                 };
-                assert!(right, "round {round}, {pending:?}: call {place} ran {ran} times and is told as {outcome}");
+                assert!(right, "round {round}, {pending:?}: call {place} ran {ran} times and is reported as {outcome}");
             }
             for future in skipped {
                 let outcome = future.wait().expect("wait");

@@ -126,7 +126,7 @@ fn a_file_under_the_number_of_a_replica_is_left_alone() {
     let args = (number as usize).to_ne_bytes();
     let orbit = Orbit::builder("anew").entry(read_number).restart(Restart::Always).build().expect("orbit");
     let (anew, sleep) = (CallOptions::new().function(begin_anew), CallOptions::new().function(sleep));
-    let mut told = 0;
+    let mut reported = 0;
     for round in 0..20i64 {
         let first = common::eventually(|| orbit.call(&[&area], &args) == Ok(Outcome::Returned(round * 2)));
         assert!(first, "round {round}");
@@ -145,7 +145,7 @@ fn a_file_under_the_number_of_a_replica_is_left_alone() {
             Ok(Outcome::Crashed(crash)) => {
                 let message = crash.message.unwrap_or_default();
                 assert!(message.contains("closed by the task"), "{message}");
-                told += 1;
+                reported += 1;
             }
             // The orbit ended before it got there.
             Err(_) | Ok(Outcome::Cancelled) => {}
@@ -157,5 +157,5 @@ fn a_file_under_the_number_of_a_replica_is_left_alone() {
         unsafe { *number = round * 2 + 2 };
     }
     let _ = std::fs::remove_file(&path);
-    assert!(told > 0, "no call went through the log");
+    assert!(reported > 0, "no call went through the log");
 }

@@ -99,7 +99,7 @@ fn a_kept_call_that_lets_go_of_an_area_leaves_the_area_named_after_it() {
     let (area, number) = numbers();
     check(&orbit, &area, number, 1);
     orbit.detach(&area);
-    // The call that tells the process to let go waits behind one that ends it; the next one names
+    // The call that makes the process let go waits for one that ends it; the next one names
     // the area again.
     let (let_go, again) = while_busy(&orbit, &CallOptions::new().function(die), || {
         orbit.detach(&area);

@@ -294,7 +294,7 @@ fn history(engine: Engine, pending: Pending, seed: u64, steps: usize) {
         "{engine:?} {pending:?}: {steps} steps, {calls} calls, {applied} updates applied, {crashes} crashes asked \
          for: {stats:?}"
     );
-    assert!(stats.crashes <= crashes, "the orbit only crashes when told to");
+    assert!(stats.crashes <= crashes, "the orbit only crashes when asked to");
     assert_eq!(stats.bad_updates, 0);
 }
 

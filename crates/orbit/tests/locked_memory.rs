@@ -8,7 +8,7 @@ use orbit::{Area, Engine, Orbit};
 const BYTES: usize = 512 << 10;
 
 unsafe extern "C" fn lock_all() -> *mut c_void {
-    // SAFETY: numbers only. A user who may not has memory that is not locked.
+    // SAFETY: numbers only. Without the right to do so, memory is not locked.
     unsafe { libc::mlockall(libc::MCL_CURRENT | libc::MCL_FUTURE) };
     std::ptr::null_mut()
 }

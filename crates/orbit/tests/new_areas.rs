@@ -120,7 +120,7 @@ fn a_process_that_has_just_ended_is_no_error() {
 }
 
 #[test]
-fn a_full_socket_is_told_and_empties() {
+fn a_full_socket_is_reported_and_empties() {
     let word = shared();
     let area = Area::new(1 << 20).expect("area");
     let bytes = area.alloc(900 << 10, 4096).expect("alloc").as_ptr();

@@ -1,4 +1,4 @@
-//! A waker that panics in the supervisor costs nobody anything: all orbits are looked after as
+//! A waker that panics in the supervisor delays no orbit: all are managed as
 //! before.
 
 mod common;
@@ -42,6 +42,6 @@ fn a_waker_that_panics_costs_no_orbit_anything() {
     // What needs the supervisor: to be started again.
     let pid = other.pid();
     other.kill().expect("kill");
-    assert!(common::eventually(|| ![0, pid].contains(&other.pid())), "the other orbit is looked after");
+    assert!(common::eventually(|| ![0, pid].contains(&other.pid())), "the other orbit is started again");
     assert!(common::eventually(|| other.call(&[], &1_u64.to_ne_bytes()).ok() == Some(Outcome::Returned(1))));
 }

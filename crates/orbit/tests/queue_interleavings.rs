@@ -23,8 +23,8 @@ trait Model: Clone + Eq + Hash + Debug {
 /// Visits every reachable state; returns how many there are.
 fn explore<M: Model>(start: M, threads: usize) -> usize {
     let mut seen = HashSet::new();
-    let mut look = vec![start];
-    while let Some(state) = look.pop() {
+    let mut frontier = vec![start];
+    while let Some(state) = frontier.pop() {
         if !seen.insert(state.clone()) {
             continue;
         }
@@ -34,7 +34,7 @@ fn explore<M: Model>(start: M, threads: usize) -> usize {
             let mut next = state.clone();
             if next.step(thread) {
                 moved = true;
-                look.push(next);
+                frontier.push(next);
             }
         }
         if !moved {
@@ -58,15 +58,15 @@ const TAKE_BACK: &str = include_str!("../src/queue/take_back.rs");
 const TASK: &str = include_str!("../src/task.rs");
 
 /// Main submits `CALLS` calls; the orbit takes them and sleeps in between. `skip_check` leaves out
-/// the orbit's second look, to show that the search finds what goes wrong then.
+/// the orbit's second check, to show that the search finds what goes wrong then.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 struct Submit {
     submitted: u32,
     asleep: bool,
-    /// Main's place: 0 store submitted, 1 look at asleep, 2 wake.
+    /// Main's place: 0 store submitted, 1 read asleep, 2 wake.
     main: u8,
     left: u32,
-    /// The orbit's place: 0 look for a call, 1 store asleep, 2 second look, 3 in the kernel's
+    /// The orbit's place: 0 check for a call, 1 store asleep, 2 second check, 3 in the kernel's
     /// queue, 4 woken.
     orbit: u8,
     done: u32,
@@ -146,7 +146,7 @@ fn an_orbit_never_sleeps_over_a_call() {
     let states = explore(start.clone(), 2);
     println!("{states} states");
     let broken = std::panic::catch_unwind(|| explore(Submit { skip_check: true, ..start }, 2));
-    assert!(broken.is_err(), "the search finds the fault when the second look is left out");
+    assert!(broken.is_err(), "the search finds the fault when the second check is left out");
 }
 
 /// Main cancels a call while the orbit comes to it.
@@ -154,9 +154,9 @@ fn an_orbit_never_sleeps_over_a_call() {
 struct Cancel {
     state: Slot,
     begun: bool,
-    /// 0 store ASKED, 1 look at begun, 2 store CANCELLED, 3 promised, 4 put back, 5 not promised.
+    /// 0 store ASKED, 1 read begun, 2 store CANCELLED, 3 promised, 4 put back, 5 not promised.
     main: u8,
-    /// 0 store begun, 1 look at state, 2 ran, 3 skipped.
+    /// 0 store begun, 1 read state, 2 ran, 3 skipped.
     orbit: u8,
     wrong: Wrong,
 }
@@ -171,7 +171,7 @@ enum Slot {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Wrong {
     Nothing,
-    /// Main looks first and stores then.
+    /// Main reads first and stores then.
     LooksFirst,
     /// Main stores CANCELLED without asking first.
     AsksNot,
@@ -256,17 +256,17 @@ struct TakeBack {
     asleep: bool,
     /// What lies in the slot: 1 the first call, 2 the one in its place, 0 neither as a whole.
     slot: u8,
-    /// 0 lower submitted, 1 look at asleep, 2 wake, 3 look at begun, 4 begin to write the slot, 5
-    /// end that, 6 raise submitted, 7 look at asleep, 8 wake, 9 ended.
+    /// 0 lower submitted, 1 read asleep, 2 wake, 3 read begun, 4 begin to write the slot, 5
+    /// end that, 6 raise submitted, 7 read asleep, 8 wake, 9 ended.
     main: u8,
     taken: bool,
-    /// 0 look for a call, 1 store begun, 2 second look, 3 take begun back, 4 read the slot, 5 ran;
-    /// 6 store asleep, 7 read submitted, 8 check again, 9 in the kernel's queue, 10 woken.
+    /// 0 check for a call, 1 store begun, 2 second check, 3 take begun back, 4 read the slot, 5
+    /// ran; 6 store asleep, 7 read submitted, 8 check again, 9 in the kernel's queue, 10 woken.
     orbit: u8,
     seen: bool,
     /// What the orbit ran.
     ran: u8,
-    /// The orbit does not look a second time: wrong.
+    /// The orbit does not check a second time: wrong.
     skip_check: bool,
 }
 
@@ -362,7 +362,7 @@ fn a_call_taken_back_never_runs_and_the_one_in_its_place_does() {
     };
     println!("{} states", explore(start.clone(), 2));
     let broken = std::panic::catch_unwind(|| explore(TakeBack { skip_check: true, ..start }, 2));
-    assert!(broken.is_err(), "the search finds the fault when the orbit does not look a second time");
+    assert!(broken.is_err(), "the search finds the fault when the orbit does not check a second time");
 }
 
 /// Two threads of main wait for a call that the orbit ends.
@@ -370,11 +370,11 @@ fn a_call_taken_back_never_runs_and_the_one_in_its_place_does() {
 struct Wait {
     completed: bool,
     waiters: u8,
-    /// Of each waiter: 0 count oneself, 1 look, 2 asleep, 3 leave, 4 gone.
+    /// Of each waiter: 0 count oneself, 1 check, 2 asleep, 3 leave, 4 gone.
     waiter: [u8; 2],
-    /// 0 store completed, 1 look at waiters, 2 wake, 3 ended.
+    /// 0 store completed, 1 read waiters, 2 wake, 3 ended.
     orbit: u8,
-    /// The orbit looks for waiters before it stores: wrong.
+    /// The orbit reads the waiters before it stores: wrong.
     swapped: bool,
 }
 
@@ -442,5 +442,5 @@ fn a_waiter_never_sleeps_over_the_end_of_its_call() {
     let start = Wait { completed: false, waiters: 0, waiter: [0, 0], orbit: 0, swapped: false };
     explore(start.clone(), 3);
     let broken = std::panic::catch_unwind(|| explore(Wait { swapped: true, ..start }, 3));
-    assert!(broken.is_err(), "the search finds the fault when the orbit looks first");
+    assert!(broken.is_err(), "the search finds the fault when the orbit reads first");
 }

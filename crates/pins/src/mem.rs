@@ -7,7 +7,7 @@
 //! concerns the whole process); else *compared*: a hash of each page, which reads all of them each
 //! time. A page written with the bytes it had counts as written by the first two, not by the third.
 
-use super::{descriptors::MOST, inject, proc};
+use super::{descriptors::MAX_READ_BYTES, inject, proc};
 use orbit_linux::{pagemap::Pagemap, procfs, remote};
 use orbit_rmk::{
     Command, Event, Kind, PageProperty, Pin, PinError, PinKind, Probe, Range, Reply, Subscription, lock, now,
@@ -259,8 +259,10 @@ fn hashes(pid: u32, start: u64, end: u64) -> Result<Vec<u64>, PinError> {
 
 /// Reads as much as can be read from the beginning of the range.
 fn read(pid: u32, address: u64, length: u64) -> Result<Vec<u8>, PinError> {
-    if length > MOST {
-        return Err(PinError::Refused(format!("{length} bytes in one command, {MOST} at most: read in parts")));
+    if length > MAX_READ_BYTES {
+        return Err(PinError::Refused(format!(
+            "{length} bytes in one command, {MAX_READ_BYTES} at most: read in parts"
+        )));
     }
     let mut bytes = vec![0u8; length as usize];
     let n = remote::read(pid as i32, address, &mut bytes)

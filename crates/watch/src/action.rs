@@ -199,11 +199,11 @@ fn is_in(pid: i32, set: fn(&Status) -> Option<u64>, signal: i32) -> bool {
 }
 
 /// Commands of `exec:` that run at a time.
-const AT_A_TIME: usize = 4;
+const MAX_RUNNING_COMMANDS: usize = 4;
 /// Most reports that wait for their command to run.
-const WAITING: usize = 100;
+const MAX_WAITING_REPORTS: usize = 100;
 
-/// What a command is told.
+/// What a command gets.
 struct Report {
     pid: i32,
     tid: i32,
@@ -234,7 +234,7 @@ pub struct Commands {
 impl Commands {
     /// Has the command run for this report, now or later.
     pub fn add(&mut self, hang: &Hang) {
-        if self.waiting.len() >= WAITING {
+        if self.waiting.len() >= MAX_WAITING_REPORTS {
             self.left_out += 1;
             return;
         }
@@ -251,7 +251,7 @@ impl Commands {
     /// Runs what may run; answers what was done, and about which process. Waits for nothing.
     pub fn go_on(&mut self, command: &str, signals: &Signals, limit: (u64, u64)) -> Vec<(String, i32)> {
         let mut did = self.ended();
-        while self.running.len() < AT_A_TIME
+        while self.running.len() < MAX_RUNNING_COMMANDS
             && let Some(report) = self.waiting.pop_front()
         {
             did.push(match exec(command, &report, signals, limit) {
@@ -265,7 +265,7 @@ impl Commands {
         }
         if self.waiting.is_empty() && self.left_out != 0 {
             let left_out = std::mem::take(&mut self.left_out);
-            let why = format!("{AT_A_TIME} run at a time, and {WAITING} waited");
+            let why = format!("{MAX_RUNNING_COMMANDS} run at a time, and {MAX_WAITING_REPORTS} waited");
             did.push((format!("did not run the command for {left_out} more reports: {why}"), 0));
         }
         did

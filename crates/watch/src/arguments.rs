@@ -1,11 +1,11 @@
-//! Command lines of the witnesses, as `ps` shows them and `pkill -f` looks for text in them.
+//! Command lines of the witnesses, as `ps` shows them and `pkill -f` searches them.
 //!
 //! A copy of the guard has the guard's command line, in which the program's is, and would be hit
 //! with both. So each has a name of its own in place of the guard's part, and the far one behind it
 //! what the program has: it is hit by what hits the program, the near one by neither. Their name
 //! has no word of the guard's command line, and stands first, so that neither is taken for the
-//! program by who looks at how a command line begins (`pidof`). Where the kernel does not say where
-//! the arguments are, all stays as it is.
+//! program by commands that compare the beginning of a command line (`pidof`). Where the kernel
+//! does not say where the arguments are, all stays as it is.
 
 use orbit_linux::stat::Stat;
 use std::ffi::OsString;
@@ -50,7 +50,7 @@ impl Arguments {
         (there == all).then_some(Arguments { at, length: all.len(), program: program.len() })
     }
 
-    /// Gives this process, a copy that is to look at its arguments no more, the name, and what the
+    /// Gives this process, a copy that reads its arguments no more, the name, and what the
     /// program has if asked for. Async-signal-safe.
     pub fn overwrite(&self, with_program: bool) {
         let kept = if with_program { self.program } else { 0 };

@@ -1,10 +1,10 @@
 //! Where the detection runs: in the module `ahd` of a core of the guard's own, or in the guard
 //! itself.
 //!
-//! Promises: a module that crashes, loops or leaks is loaded again and told all that was watched;
-//! each process is told to join and to leave once, however often that happens; nothing here waits
-//! for the module. Without the right to look into a program from a process that is not its parent,
-//! the detection runs in the guard, and [`Detector::new`] says so.
+//! Promises: a module that crashes, loops or leaks is loaded again and gets all that was watched;
+//! each process is reported to join and to leave once, however often that happens; nothing here
+//! waits for the module. Without the right to inspect a program from a process that is not its
+//! parent, the detection runs in the guard, and [`Detector::new`] says so.
 
 use orbit_ahd::{Event, json};
 use orbit_linux::host;
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 /// What is new.
 pub enum News {
-    /// The detection tells this.
+    /// The detection reports this.
     Event(Event),
     /// How a module stands, or what one beside the detection said.
     Module(About),
@@ -54,28 +54,28 @@ pub struct Here {
 /// In a module.
 pub struct Apart {
     hosted: Arc<Hosted>,
-    /// Processes told to have joined and not to have left.
+    /// Processes reported to have joined and not to have left.
     watched: BTreeSet<i32>,
     news: Vec<News>,
-    /// Whether the detection was there when looked at last.
+    /// Whether the detection was there at the last check.
     there: bool,
-    /// Whether it has something to tell at the end.
+    /// Whether it has something to report at the end.
     sections: bool,
     /// Whether all are let go: what joins now was found before the module heard of it, and leaves
     /// with the others.
     leaving: bool,
 }
 
-/// Longest wait for what a module tells at the end.
-const LAST: Duration = Duration::from_secs(1);
+/// Longest wait for what a module reports at the end.
+const MAX_WAIT_AT_END: Duration = Duration::from_secs(1);
 /// Longest wait until probes are gone from a program that continues: the kernel takes some 0.1 s
 /// for each.
-const LEAVE: Duration = Duration::from_secs(10);
-/// Longest time between two looks at whether modules came or went.
-const LOOK: Duration = Duration::from_secs(1);
+const MAX_WAIT_FOR_PROBES: Duration = Duration::from_secs(10);
+/// Longest time between two checks whether modules came or went.
+const MODULE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 impl Detector {
-    /// Begins the detection, of nothing yet; `deadline` is how long one look may take before it
+    /// Begins the detection, of nothing yet; `deadline` is how long one scan may take before it
     /// counts as an endless loop.
     pub fn new(settings: &Settings, deadline: Option<Duration>, in_process: bool) -> Detector {
         let here = |why: String| {
@@ -89,7 +89,7 @@ impl Detector {
         if let Some(why) = lacks_proc() {
             return here(why);
         }
-        if let Some(why) = only_a_parent_may_look() {
+        if let Some(why) = only_a_parent_may_inspect() {
             return here(why);
         }
         match Apart::new(settings, deadline) {
@@ -157,7 +157,7 @@ impl Detector {
     pub fn pause(&self) -> Duration {
         match self {
             Detector::Here(here) if here.news.is_empty() => here.ahd.pause(),
-            Detector::Module(apart) if apart.news.is_empty() => LOOK,
+            Detector::Module(apart) if apart.news.is_empty() => MODULE_CHECK_INTERVAL,
             _ => Duration::ZERO,
         }
     }
@@ -181,7 +181,7 @@ impl Detector {
 }
 
 impl Detector {
-    /// What is left to tell once nothing will be watched any more, but for who leaves.
+    /// What is left to report once nothing will be watched any more, but for processes that leave.
     pub fn finish(&mut self) -> Vec<News> {
         match self {
             Detector::Here(here) => {
@@ -209,7 +209,7 @@ impl Apart {
         let mut options = hangs::options(settings);
         options.deadline = deadline.unwrap_or(options.deadline);
         hosted.install(AhdModule::NAME, &[], |core| core.install::<AhdModule>(options))?;
-        // Only for looking on from outside: without it the guard does its work.
+        // Only for observers outside: without it the guard does its work.
         let _ = hosted.serve();
         let mut apart =
             Apart { hosted, watched: BTreeSet::new(), news: Vec::new(), there: true, sections, leaving: false };
@@ -217,8 +217,8 @@ impl Apart {
         Ok(apart)
     }
 
-    /// Lets all go and waits until the module has said so of each: before that it tells what is
-    /// left to tell of it.
+    /// Lets all go and waits until the module has said so of each: before that it reports what
+    /// is left to report of it.
     fn wait_for_the_last(&mut self) {
         for pid in &self.watched {
             self.hosted.core().unguard(*pid as u32);
@@ -228,8 +228,8 @@ impl Apart {
         while !self.watched.is_empty() && start.elapsed() < longest(&self.watched) {
             let reports = self.hosted.descriptors();
             let mut fds: Vec<_> = reports.iter().map(|fd| super::readable(fd.as_fd())).collect();
-            // Woken early or not at all, it looks and goes by the clock.
-            let _ = orbit_linux::poll::poll(&mut fds, Some(LAST));
+            // Woken early or not at all, it reads, and the clock decides.
+            let _ = orbit_linux::poll::poll(&mut fds, Some(MAX_WAIT_AT_END));
             self.read();
         }
         self.leaving = false;
@@ -307,7 +307,7 @@ fn trouble(pid: i32, text: String) -> Option<News> {
 
 /// How long to wait until these processes are let go.
 fn longest<'a>(pids: impl IntoIterator<Item = &'a i32>) -> Duration {
-    if pids.into_iter().any(|pid| lives(*pid)) { LEAVE } else { LAST }
+    if pids.into_iter().any(|pid| lives(*pid)) { MAX_WAIT_FOR_PROBES } else { MAX_WAIT_AT_END }
 }
 
 /// Whether the process has not ended, as far as is known.
@@ -319,7 +319,7 @@ fn lives(pid: i32) -> bool {
 }
 
 /// Why `/proc` does not show the processes that the guard knows by their numbers, if so: without it
-/// nothing can be looked into.
+/// nothing can be inspected.
 pub fn lacks_proc() -> Option<String> {
     match std::fs::read_link("/proc/self") {
         Ok(own) if own.as_os_str() == std::process::id().to_string().as_str() => None,
@@ -337,22 +337,22 @@ pub fn may_see(pid: i32) -> io::Result<()> {
         match std::fs::read(thread.path().join("syscall")) {
             Err(e) if e.kind() == io::ErrorKind::PermissionDenied => return Err(e),
             Ok(_) => return Ok(()),
-            // One that has just ended, or a kernel that does not tell.
+            // One that has just ended, or a kernel that does not say.
             Err(_) => {}
         }
     }
     Ok(())
 }
 
-/// Why a process beside the guard may not look into the program, if so. Yama's exception
+/// Why a process beside the guard may not inspect the program, if so. Yama's exception
 /// (PR_SET_PTRACER) would not do: it holds for one process, and processes that the program makes do
 /// not inherit it.
-fn only_a_parent_may_look() -> Option<String> {
+fn only_a_parent_may_inspect() -> Option<String> {
     const CAP_SYS_PTRACE: u32 = 19;
     let scope = host::text("/proc/sys/kernel/yama/ptrace_scope")?;
     (scope != "0" && !host::has_capability(CAP_SYS_PTRACE)).then(|| {
         format!(
-            "kernel.yama.ptrace_scope is {scope}: only a program's parent may look into it, so a detector that fails \
+            "kernel.yama.ptrace_scope is {scope}: only a program's parent may inspect it, so a detector that fails \
              is not \
              loaded again; sysctl kernel.yama.ptrace_scope=0 or CAP_SYS_PTRACE would allow it a process of its own"
         )
@@ -365,7 +365,7 @@ mod tests {
     use orbit_linux::rlimit::{self, Resource};
 
     #[test]
-    fn what_cannot_be_watched_is_told_while_it_runs() {
+    fn what_cannot_be_watched_is_reported_while_it_runs() {
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep");
         let pid = child.id() as i32;
         // A thread with descriptors of its own, and none left.
@@ -385,11 +385,11 @@ mod tests {
         let news = poor.join().expect("no panic");
         child.kill().expect("a child");
         child.wait().expect("a child");
-        let told = |news: &News| match news {
+        let is_report = |news: &News| match news {
             News::Event(Event::Trouble { pid: of, text }) => *of == pid && text.contains("not watched: Too many open"),
             _ => false,
         };
-        assert_eq!(news.iter().filter(|news| told(news)).count(), 1);
+        assert_eq!(news.iter().filter(|news| is_report(news)).count(), 1);
         assert!(trouble(pid, String::new()).is_none(), "it has ended");
     }
 

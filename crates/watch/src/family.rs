@@ -11,7 +11,7 @@
 //! Not all below the guard is the program's: a shell that becomes the guard
 //! (`sidecar & exec orbit watch ..`) leaves it its children, and where the guard is process 1 the
 //! orphans of all its namespace are its children (of `docker exec`). [`Others`] are those that were
-//! there first. Where there are any, or may be, an orphan's ancestors do not tell whose it is:
+//! there first. Where there are any, or may be, an orphan's ancestors do not show whose it is:
 //! there the program is marked, by what its children inherit and no kernel since 2.4 heeds, its
 //! limit of resident memory, and only marked orphans are taken for the program's.
 
@@ -24,12 +24,12 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 /// Longest wait for killed processes to end: one may be in a call that no signal ends.
-const LONGEST: Duration = Duration::from_secs(5);
-/// Pause between two looks at what is left.
-const LOOK: Duration = Duration::from_millis(5);
+const MAX_WAIT_FOR_END: Duration = Duration::from_secs(5);
+/// Pause between two scans of what is left.
+const SCAN_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Where the code, the stack, the arguments and the environment of a process are; zeros where it
-/// has ended, or may not be looked into.
+/// has exited, or may not be inspected.
 fn layout(of: &Stat) -> [u64; 5] {
     [of.code.start, of.code.end, of.stack, of.arguments.start, of.environment]
 }
@@ -49,8 +49,8 @@ pub fn is_kernel_thread(pid: i32) -> bool {
 /// From now on orphans of the program become the guard's children.
 ///
 /// # Errors
-/// A guard that others may not look into (it has capabilities of its file's) could not tell its own
-/// processes from the program's.
+/// A guard that others may not inspect (it has capabilities of its file's) could not distinguish
+/// its own processes from the program's.
 pub fn adopt() -> io::Result<()> {
     if !process::is_dumpable() {
         return Err(io::Error::new(io::ErrorKind::Unsupported, "the guard has rights that it was not started with"));
@@ -105,7 +105,7 @@ fn resident_limit(pid: i32) -> Option<u64> {
     rlimit::resident_of(pid)
 }
 
-/// The program's family, from a look before the program was killed.
+/// The program's family, from a scan before the program was killed.
 pub struct Family {
     program: Option<Born>,
     known: BTreeSet<Born>,
@@ -116,27 +116,27 @@ impl Family {
     pub fn of(program: i32, others: &Others) -> Family {
         let program = Stat::of(program).ok().map(|stat| (program, stat.started_ticks));
         let mut family = Family { program, known: program.into_iter().collect() };
-        family.look(others);
+        family.scan(others);
         family
     }
 
     /// Kills it and waits until none is left, some seconds at most; answers how many are. With the
     /// program killed: for that itself it does not wait.
     pub fn end(&mut self, others: &Others) -> usize {
-        let until = Instant::now() + LONGEST;
+        let until = Instant::now() + MAX_WAIT_FOR_END;
         loop {
-            let mut made = self.look(others);
+            let mut made = self.scan(others);
             made.retain(|born| Some(*born) != self.program);
             let left = made.into_iter().filter(|born| kill(*born)).count();
             if left == 0 || Instant::now() > until {
                 return left;
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(SCAN_INTERVAL);
         }
     }
 
-    /// Who is of it now: the guard's children but for its own copies and for others, and all below.
-    fn look(&mut self, others: &Others) -> Vec<Born> {
+    /// The members now: the guard's children but for its own copies and for others, and all below.
+    fn scan(&mut self, others: &Others) -> Vec<Born> {
         let guard = std::process::id() as i32;
         let Ok(own) = Stat::of(guard) else { return Vec::new() };
         let mut made: BTreeMap<i32, Vec<Born>> = BTreeMap::new();
@@ -145,10 +145,10 @@ impl Family {
         }
         let mut found = made.remove(&guard).unwrap_or_default();
         found.retain(|child| !others.spare(*child, &self.known));
-        let mut looked = 0;
-        while let Some((parent, _)) = found.get(looked) {
+        let mut scanned = 0;
+        while let Some((parent, _)) = found.get(scanned) {
             found.extend(made.remove(parent).unwrap_or_default());
-            looked += 1;
+            scanned += 1;
         }
         self.known.extend(&found);
         found
@@ -179,10 +179,10 @@ pub fn copies(pid: i32) -> Vec<i32> {
     all().into_iter().filter(same).map(|(of, _)| of).collect()
 }
 
-/// Reaps orphans that ended. Does not wait. Leaves the program to who wants its status.
+/// Reaps orphans that ended. Does not wait. Leaves the program to the caller that needs its status.
 ///
 /// To be called in the guard's first thread. Orphans are that thread's children, as the program is;
-/// processes that other threads make and wait for are not looked at, nor the template, which ends
+/// processes that other threads make and wait for are not scanned at, nor the template, which ends
 /// without a signal.
 pub fn reap(program: i32) {
     while let Some(pid) = process::ended_child().filter(|pid| *pid != program) {
@@ -220,7 +220,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_is_told_from_a_copy() {
+    fn a_program_is_distinguished_from_a_copy() {
         let own = Stat::of(std::process::id() as i32).expect("a stat");
         let mut child = std::process::Command::new("sleep").arg("1000").spawn().expect("sleep");
         let other = Stat::of(child.id() as i32).expect("a stat");

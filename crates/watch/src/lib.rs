@@ -1,8 +1,8 @@
-//! `orbit watch`: runs or joins a program and tells when, where and why it hangs.
+//! `orbit watch`: runs or joins a program and reports when, where and why it hangs.
 //!
 //! Owns: the loop that waits for signals, the program's end and news, what is shown, what is done
 //! about a hang. The detection is `orbit-ahd`'s, in a module of a core of the guard's own
-//! (`detector`); what is told is written by a thread (`teller`), so that nothing waits for a
+//! (`detector`); reports are written by a thread (`writer`), so that nothing waits for a
 //! reader. Exit status: that of the program (128 and the signal's number if one ended it), 127 or
 //! 126 if it could not be found or run, 125 if the guard itself could not begin; with `--pid` 0
 //! once the process has ended or the guard was asked to leave.
@@ -19,8 +19,8 @@ mod restart;
 mod settings;
 mod show;
 mod system;
-mod teller;
 mod witness;
+mod writer;
 
 pub use orbit_console::harmless::Harmless;
 
@@ -40,7 +40,7 @@ use std::os::unix::fs::FileTypeExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode};
 use std::time::{Duration, Instant};
-use teller::Teller;
+use writer::Writer;
 
 const EXAMPLES: &str = "\
 exec:CMD runs by /bin/sh with ORBIT_WATCH_PID, ORBIT_WATCH_TID (process and thread
@@ -65,7 +65,7 @@ orbit watch [OPTIONS] [--] PROGRAM [ARGUMENT]...
 
 /// Runs or joins a program and reports when it hangs: what hangs, where, and why.
 ///
-/// Reported are rings of locks and other waits that only those who wait themselves could end;
+/// Reported are rings of locks and other waits that only the waiting threads themselves could end;
 /// threads that left the loop they kept coming back to; locks held and requests unanswered for
 /// longer than the limit; and sections (--section, or marks in the source) that take far longer
 /// than usual. A slow machine is no hang. No thread is stopped to decide. Reports go to stderr.
@@ -101,7 +101,7 @@ pub struct Args {
         conflicts_with = "program"
     )]
     pid: Option<i32>,
-    /// Watches the kernel instead: tells when a CPU no longer schedules. ACTION: report, crash or
+    /// Watches the kernel instead: reports when a CPU no longer schedules. ACTION: report, crash or
     /// reboot (by sysrq, at once). Needs root (to report, CAP_BPF, CAP_PERFMON, CAP_SYS_NICE and
     /// CAP_IPC_LOCK will do) and a kernel with BTF. Events go to --events, else to stdout; a
     /// sentence of each to stderr; hangs to the kernel's log too.
@@ -158,13 +158,13 @@ pub struct Args {
 pub const NOT_BEGUN: u8 = 125;
 
 /// For how long the CPU use of a process is measured that ran before it was joined.
-const LOOK_AT_JOINED: Duration = Duration::from_millis(500);
+const CPU_SAMPLE_OF_JOINED: Duration = Duration::from_millis(500);
 
 /// Longest wait while it can wait for the program only.
-const BLIND: Duration = Duration::from_millis(50);
+const MAX_WAIT_WITHOUT_SIGNALS: Duration = Duration::from_millis(50);
 
 /// A process whose reports come at shorter intervals is sent a signal once for all of them.
-const WAVE: Duration = Duration::from_secs(5);
+const ONE_SIGNAL_WITHIN: Duration = Duration::from_secs(5);
 
 /// Runs the command until the program exits, or until it is asked to leave.
 pub fn run(args: &Args) -> Done {
@@ -175,7 +175,7 @@ pub fn run(args: &Args) -> Done {
         Some(action) => system::run(action, system::options(args.check_least), args.events.as_deref(), args.in_process),
         None => begin(args).and_then(|mut guard| {
             let code = guard.watch()?;
-            guard.teller.finish(&mut guard.signals);
+            guard.writer.finish(&mut guard.signals);
             Ok(code)
         }),
     };
@@ -183,7 +183,7 @@ pub fn run(args: &Args) -> Done {
         // Whoever read the events has left.
         Failure::Io(error) if error.kind() == io::ErrorKind::BrokenPipe => Err(Failure::Io(error)),
         why => {
-            // Nobody is left to tell if stderr is closed.
+            // With stderr closed there is no reader.
             let _ = writeln!(anstream::stderr(), "orbit watch: {why}");
             Ok(ExitCode::from(NOT_BEGUN))
         }
@@ -196,7 +196,7 @@ struct Guard {
     /// Whether orphans of the program become the guard's children.
     adopts: bool,
     others: family::Others,
-    teller: Teller,
+    writer: Writer,
     signals: Signals,
     limit: (u64, u64),
     program: Vec<OsString>,
@@ -314,16 +314,16 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
     detector.watch(pid);
     if args.pid.is_some() {
         // It may hang already: then nothing changes that the detector could report.
-        why::if_it_seems_to_hang(pid, LOOK_AT_JOINED, &mut anstream::stderr().lock())?;
+        why::if_it_seems_to_hang(pid, CPU_SAMPLE_OF_JOINED, &mut anstream::stderr().lock())?;
     }
-    let teller = Teller::start(events).inspect_err(|_| unmake(&mut child));
-    let teller = teller.map_err(|e| cannot("cannot make a thread", e))?;
+    let writer = Writer::start(events).inspect_err(|_| unmake(&mut child));
+    let writer = writer.map_err(|e| cannot("cannot make a thread", e))?;
     Ok(Guard {
         detector,
         on_hang,
         adopts,
         others,
-        teller,
+        writer,
         signals,
         limit,
         program: args.program.clone(),
@@ -335,7 +335,7 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
         waves: BTreeMap::new(),
         commands: Commands::default(),
         started: Instant::now(),
-        pause: restart::PAUSE,
+        pause: restart::FIRST_PAUSE,
     })
 }
 
@@ -357,10 +357,10 @@ impl Guard {
             fds.extend(self.commands.descriptors().map(readable));
             fds.extend(reports.iter().map(|fd| readable(fd.as_fd())));
             let pause = self.detector.pause().min(self.signals.pause());
-            // Without room to wait for all it waits for the program, and looks for the rest now and
-            // then.
+            // Without room to wait for all it waits for the program, and polls for the
+            // rest.
             orbit_linux::poll::poll(&mut fds, Some(pause))
-                .or_else(|_| orbit_linux::poll::poll(&mut fds[..1], Some(pause.min(BLIND))))?;
+                .or_else(|_| orbit_linux::poll::poll(&mut fds[..1], Some(pause.min(MAX_WAIT_WITHOUT_SIGNALS))))?;
             for signal in self.signals.take(self.child.as_ref().map(|_| self.pid)) {
                 let leave = self.child.is_none() && signal != libc::SIGWINCH;
                 if leave {
@@ -393,9 +393,9 @@ impl Guard {
                 {
                     restart = restart.or(Some(hang.pid));
                 }
-                self.tell(event, command);
+                self.report(event, command);
                 if let Some((did, pid)) = acted {
-                    self.teller.did(did, pid);
+                    self.writer.did(did, pid);
                 }
             }
             if let Some(pid) = restart
@@ -408,14 +408,14 @@ impl Guard {
             }
             if let Action::Exec(command) = &self.on_hang.action {
                 for (did, pid) in self.commands.go_on(command, &self.signals, self.limit) {
-                    self.teller.did(did, pid);
+                    self.writer.did(did, pid);
                 }
             }
         }
     }
 
-    /// Tells an event, unless it is no news.
-    fn tell(&mut self, event: Event, command: String) {
+    /// Reports an event, unless it is no news.
+    fn report(&mut self, event: Event, command: String) {
         match event {
             Event::Recovered { pid, .. } if self.ended.contains(&pid) => return,
             Event::Left { pid } => {
@@ -425,28 +425,28 @@ impl Guard {
             }
             _ => {}
         }
-        self.teller.event(event, command);
+        self.writer.event(event, command);
     }
 
-    /// The event that a piece of news is; else it is about a module, and told.
+    /// The event that a piece of news is; else it is about a module, and reported.
     fn event(&self, news: News) -> Option<Event> {
         match news {
             News::Event(event) => Some(event),
             News::Module(about) => {
-                self.teller.about(about);
+                self.writer.about(about);
                 None
             }
         }
     }
 
-    /// Tells what is left to tell when nothing will be watched any more.
+    /// Reports what is left when nothing will be watched any more.
     fn finish(&mut self) {
         for (did, pid) in self.commands.finish() {
-            self.teller.did(did, pid);
+            self.writer.did(did, pid);
         }
         for news in self.detector.finish() {
             if let Some(event) = self.event(news) {
-                self.tell(event, String::new());
+                self.report(event, String::new());
             }
         }
     }
@@ -476,7 +476,7 @@ impl Guard {
         };
         // Many threads that hang at once are one reason to act.
         let now = Instant::now();
-        if self.waves.insert(hang.pid, now).is_some_and(|last| now - last < WAVE) {
+        if self.waves.insert(hang.pid, now).is_some_and(|last| now - last < ONE_SIGNAL_WITHIN) {
             return None;
         }
         let Some(signal) = signal else {
@@ -506,13 +506,13 @@ impl Guard {
         let there = self.detector.pids().contains(&self.pid);
         self.finish();
         if there {
-            self.tell(Event::Left { pid: self.pid }, String::new());
+            self.report(Event::Left { pid: self.pid }, String::new());
         }
         match self.child.as_mut().map(Child::wait) {
             None => ExitCode::SUCCESS,
             Some(Ok(status)) => ExitCode::from(program::status(status)),
             Some(Err(e)) => {
-                self.teller.did(format!("how the program ended is not known: {e}"), self.pid);
+                self.writer.did(format!("how the program ended is not known: {e}"), self.pid);
                 ExitCode::from(NOT_BEGUN)
             }
         }
@@ -523,7 +523,7 @@ impl Guard {
 pub fn shown(name: &str, text: &str) -> bool {
     let value = serde_json::from_str(text).ok();
     let event = value.as_ref().and_then(orbit_ahd::json::event).filter(|_| name == "ahd");
-    // Nobody is left to tell if stderr is closed.
+    // With stderr closed there is no reader.
     event.map(|event| out::say(|to| show::text(to, &event))).is_some()
 }
 

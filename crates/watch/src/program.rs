@@ -21,7 +21,7 @@ use std::time::Duration;
 
 /// Signals that are handed on, with the real-time ones. Not those that cannot be caught, that stop,
 /// that do nothing by default (but for the size of the terminal), and those by which the kernel
-/// tells the guard of its own faults, limits and readers.
+/// reports the guard's own faults, limits and readers.
 const FORWARDED: [i32; 14] = [
     libc::SIGHUP,
     libc::SIGINT,
@@ -49,13 +49,13 @@ pub fn forwarded() -> impl Iterator<Item = i32> {
 pub const SI_KERNEL: i32 = 0x80;
 /// How long a signal may take from the guard to the witnesses, where a process sends it to one
 /// after the other.
-const WAIT: Duration = Duration::from_millis(50);
+const MAX_SIGNAL_DELAY: Duration = Duration::from_millis(50);
 /// Longest wait for a witness that got something and has yet to say what.
-const LONGEST: Duration = Duration::from_secs(1);
-/// Pause between two looks at such a one.
-const LOOK: Duration = Duration::from_millis(5);
+const MAX_WAIT_FOR_WITNESS: Duration = Duration::from_secs(1);
+/// Pause between two checks of such a witness.
+const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 /// A program that continues for so long after SIGINT has taken it for something else than to end.
-const INTERRUPTED: Duration = Duration::from_secs(60);
+const INTERRUPT_COUNTS_FOR: Duration = Duration::from_secs(60);
 
 /// Signals that came for the guard, read from a descriptor.
 pub struct Signals {
@@ -88,8 +88,8 @@ impl Signals {
         Ok(Signals { fd, before, witnesses: None, came: VecDeque::new(), asked: BTreeMap::new() })
     }
 
-    /// From now on it is asked who else got a signal: for a program that the guard is to start. To
-    /// be called before there are other threads.
+    /// From now on the witnesses are asked which others got a signal: for a program that the guard
+    /// is to start. To be called before there are other threads.
     pub fn with_witnesses(self, program: &[OsString]) -> Signals {
         // Without them all that came from processes continues.
         Signals { witnesses: Witnesses::new(program).ok(), ..self }
@@ -104,8 +104,8 @@ impl Signals {
     /// How long to wait at most before [`Signals::take`].
     pub fn pause(&self) -> Duration {
         match self.came.front() {
-            Some(first) => WAIT.saturating_sub(age(&first.got)).max(LOOK),
-            None if self.witnesses.as_ref().is_some_and(Witnesses::any) => WAIT,
+            Some(first) => MAX_SIGNAL_DELAY.saturating_sub(age(&first.got)).max(CHECK_INTERVAL),
+            None if self.witnesses.as_ref().is_some_and(Witnesses::any) => MAX_SIGNAL_DELAY,
             None => Duration::MAX,
         }
     }
@@ -141,7 +141,9 @@ impl Signals {
             }
         }
         if let Some(w) = &mut self.witnesses {
-            w.forget(since.saturating_sub(WAIT.as_nanos() as u64), |note| self.came.iter().any(|c| c.got.same(note)));
+            w.forget(since.saturating_sub(MAX_SIGNAL_DELAY.as_nanos() as u64), |note| {
+                self.came.iter().any(|c| c.got.same(note))
+            });
         }
         out
     }
@@ -150,7 +152,7 @@ impl Signals {
     /// SIGINT within a minute.
     pub fn asked_to_end(&self) -> Option<i32> {
         let of = |signal| self.asked.get(&signal).map(age);
-        let interrupted = of(libc::SIGINT).filter(|age| *age < INTERRUPTED).map(|_| libc::SIGINT);
+        let interrupted = of(libc::SIGINT).filter(|age| *age < INTERRUPT_COUNTS_FOR).map(|_| libc::SIGINT);
         of(libc::SIGTERM).map(|_| libc::SIGTERM).or(interrupted)
     }
 
@@ -178,7 +180,7 @@ impl Signals {
             return Some(got.code != SI_KERNEL || !near || !to_a_group(got.signal as i32));
         };
         let waited = age(got);
-        if waited < WAIT || waited < LONGEST && w.busy(got.signal) {
+        if waited < MAX_SIGNAL_DELAY || waited < MAX_WAIT_FOR_WITNESS && w.busy(got.signal) {
             return None;
         }
         w.read();
@@ -197,7 +199,7 @@ fn age(got: &Note) -> Duration {
 }
 
 /// Whether the kernel sends such a signal to a group: the terminal's but for its end, of which it
-/// tells the session's leader alone.
+/// informs the session's leader alone.
 fn to_a_group(signal: i32) -> bool {
     match signal {
         libc::SIGINT | libc::SIGQUIT | libc::SIGWINCH => true,
@@ -231,7 +233,7 @@ pub fn stop_with(program: i32) {
     }
     // A shell that lets a group continue sends to one process after the other, to the guard perhaps
     // first.
-    std::thread::sleep(LOOK);
+    std::thread::sleep(CHECK_INTERVAL);
     if process::child_has_stopped(program, false) {
         // The kernel ignores it in a group without a shell above.
         signals::raise(libc::SIGTSTP);

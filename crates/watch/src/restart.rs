@@ -4,8 +4,8 @@
 //! Promises: a program that was asked to end, by a signal before it hung, since then or in the
 //! pause, is not started again. In a program that hangs while it ends the end is what was wanted,
 //! and a supervisor that waits for it is not to wait for another one. No second program runs beside
-//! a first that has not ended, in a call that no signal ends: that is told, and signals are heard
-//! meanwhile.
+//! a first that has not ended, in a call that no signal ends: that is reported, and signals are
+//! handled meanwhile.
 
 use super::family::{self, Family};
 use super::{Guard, action, program, readable, unmake};
@@ -18,16 +18,16 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// First pause before a restart; it doubles with each that follows soon.
-pub const PAUSE: Duration = Duration::from_millis(100);
+pub const FIRST_PAUSE: Duration = Duration::from_millis(100);
 /// Longest pause before a restart.
-const MOST: Duration = Duration::from_secs(10);
+const MAX_PAUSE: Duration = Duration::from_secs(10);
 /// A program that ran for so long is restarted at once again.
-const CALM: Duration = Duration::from_secs(60);
-/// So long a killed program may take to end before that is told, and a signal that asks for the end
-/// ends the guard.
-const LONGEST: Duration = Duration::from_secs(5);
-/// Pause between two looks at one that a tracer keeps.
-const LOOK: Duration = Duration::from_millis(5);
+const FIRST_PAUSE_AGAIN_AFTER: Duration = Duration::from_secs(60);
+/// So long a killed program may take to exit before that is reported, and a signal that asks for
+/// the end ends the guard.
+const MAX_WAIT_FOR_END: Duration = Duration::from_secs(5);
+/// Pause between two checks of a program that a tracer keeps.
+const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
 impl Guard {
     /// Kills the program with all that is watched of it, and all that it made where orphans are
@@ -48,7 +48,7 @@ impl Guard {
         self.wait_for_its_end(&ending, &mut asked);
         let left = family.as_mut().map_or(0, |family| family.end(&self.others));
         if left != 0 {
-            self.teller.did(format!("{left} processes that the program made have not ended yet, though killed"), hung);
+            self.writer.did(format!("{left} processes that the program made have not ended yet, though killed"), hung);
         }
         if self.adopts {
             // The program is reaped, and its number nobody's; else it is not started again.
@@ -58,19 +58,19 @@ impl Guard {
         gone.extend(self.detector.pids());
         self.detector.forget();
         for pid in gone {
-            self.tell(Event::Left { pid }, String::new());
+            self.report(Event::Left { pid }, String::new());
         }
-        if self.started.elapsed() > CALM {
-            self.pause = PAUSE;
+        if self.started.elapsed() > FIRST_PAUSE_AGAIN_AFTER {
+            self.pause = FIRST_PAUSE;
         }
         if let Some(signal) = asked.or_else(|| self.asked_in_pause(&ending)) {
-            self.teller.did(
+            self.writer.did(
                 format!("killed the program, and did not start it again: signal {signal} asked for its end"),
                 hung,
             );
             return Some(ExitCode::from(program::ended_by(signal)));
         }
-        self.pause = (self.pause * 2).min(MOST);
+        self.pause = (self.pause * 2).min(MAX_PAUSE);
         let again = program::start(&self.program, &self.signals, self.limit, self.others.mark()).and_then(|child| {
             let pid = child.id() as i32;
             let mut child = Some(child);
@@ -82,29 +82,29 @@ impl Guard {
                 self.signals.before_program();
             }
             Err(e) => {
-                self.teller.did(format!("could not start the program again: {e}"), hung);
+                self.writer.did(format!("could not start the program again: {e}"), hung);
                 return Some(ExitCode::from(program::not_started(&e)));
             }
         }
         self.started = Instant::now();
         self.detector.watch(self.pid);
-        self.teller.did(format!("killed the program and started it again as process {}", self.pid), self.pid);
+        self.writer.did(format!("killed the program and started it again as process {}", self.pid), self.pid);
         None
     }
 
     /// Waits until the killed program has ended and is reaped; some seconds at most if a signal
     /// asked, or asks meanwhile, for its end.
     fn wait_for_its_end(&mut self, ending: &[i32], asked: &mut Option<i32>) {
-        let until = Instant::now() + LONGEST;
-        let mut told = false;
+        let until = Instant::now() + MAX_WAIT_FOR_END;
+        let mut is_reported = false;
         while self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None))) {
             let came = self.signals.take(None);
             *asked = asked.or_else(|| came.into_iter().find(|signal| ending.contains(signal)));
             let left = until.saturating_duration_since(Instant::now());
-            if left.is_zero() && !std::mem::replace(&mut told, true) {
+            if left.is_zero() && !std::mem::replace(&mut is_reported, true) {
                 let pid = self.pid;
                 let then = "it is not started again before";
-                self.teller.did(format!("process {pid} has not ended yet, though killed: {then}"), pid);
+                self.writer.did(format!("process {pid} has not ended yet, though killed: {then}"), pid);
             }
             if left.is_zero() && asked.is_some() {
                 return;
@@ -116,10 +116,10 @@ impl Guard {
             if !traced {
                 fds.push(readable(self.pidfd.as_fd()));
             }
-            let most = if traced { LOOK } else { LONGEST };
-            let pause = if told { most } else { most.min(left) };
+            let most = if traced { CHECK_INTERVAL } else { MAX_WAIT_FOR_END };
+            let pause = if is_reported { most } else { most.min(left) };
             if poll(&mut fds, Some(pause)).is_err() {
-                std::thread::sleep(LOOK);
+                std::thread::sleep(CHECK_INTERVAL);
             }
         }
     }

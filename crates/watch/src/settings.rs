@@ -55,13 +55,13 @@ const FORMER: [(&str, &str); 5] = [
 ];
 
 /// Most bytes of a file: what never ends (a device) is no settings.
-const MOST: u64 = 1 << 20;
+const MAX_FILE_BYTES: u64 = 1 << 20;
 /// Characters of a file that an error quotes at most.
-const QUOTED: usize = 100;
+const MAX_QUOTED_CHARACTERS: usize = 100;
 
 /// A text as an error quotes it: of a long one its beginning, and how long it is.
 pub fn quoted(text: &str) -> String {
-    match text.char_indices().nth(QUOTED) {
+    match text.char_indices().nth(MAX_QUOTED_CHARACTERS) {
         None => text.to_owned(),
         Some((end, _)) => format!("{}... ({} bytes)", &text[..end], text.len()),
     }
@@ -70,7 +70,7 @@ pub fn quoted(text: &str) -> String {
 /// A process' number.
 pub fn process(text: &str) -> Result<i32, String> {
     let number = text.parse().ok().filter(|n| *n > 0);
-    number.ok_or_else(|| "the number of a running process, 1 or more, as `ps` and `pgrep` tell it".into())
+    number.ok_or_else(|| "the number of a running process, 1 or more, as `ps` and `pgrep` show it".into())
 }
 
 /// A section by name from `NAME=FUNCTION`.
@@ -87,11 +87,11 @@ pub fn section(text: &str) -> Result<Named, String> {
 pub fn read(path: &Path) -> Result<Settings, String> {
     let mut bytes = Vec::new();
     File::open(path)
-        .and_then(|file| file.take(MOST + 1).read_to_end(&mut bytes))
+        .and_then(|file| file.take(MAX_FILE_BYTES + 1).read_to_end(&mut bytes))
         .map_err(|e| format!("cannot read {}: {e}", path.display()))?;
-    if bytes.len() as u64 > MOST {
+    if bytes.len() as u64 > MAX_FILE_BYTES {
         let right = "--config takes a file with lines of `key = value`";
-        return Err(format!("{}: has more than {} MiB: {right}", path.display(), MOST >> 20));
+        return Err(format!("{}: has more than {} MiB: {right}", path.display(), MAX_FILE_BYTES >> 20));
     }
     let at = |line: usize| format!("{}:{line}", path.display());
     let text = std::str::from_utf8(&bytes).map_err(|e| {
@@ -106,7 +106,7 @@ pub fn read(path: &Path) -> Result<Settings, String> {
 /// A file to write events to, and the line that says so.
 type Events = Option<(PathBuf, usize)>;
 
-/// Parses a file's text; an error tells the line, from 1. The place of the events is answered
+/// Parses a file's text; an error has the line, from 1. The place of the events is answered
 /// apart.
 fn parse(text: &str) -> Result<(Settings, Events), (usize, String)> {
     let mut out = Settings::default();
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_long_line_the_beginning_is_told() {
+    fn of_a_long_line_the_beginning_is_quoted() {
         let long = "\u{e4}".repeat(1 << 20);
         for (text, part) in [
             (long.clone(), "is no setting: write `key = value`"),

@@ -16,11 +16,11 @@ use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
-/// Frames of a stack that people are shown; machines get all.
-const SHOWN: usize = 12;
+/// Frames of a stack in text; JSON has all.
+const MAX_SHOWN_FRAMES: usize = 12;
 
-/// CPU time of a process from which on people are told of sections that nobody entered, ns.
-const WORTH_A_LINE: u64 = 100_000_000;
+/// CPU time of a process from which on the text names sections that no thread entered, ns.
+const NAME_UNUSED_AFTER_CPU_NS: u64 = 100_000_000;
 
 fn ms(d: Duration) -> f64 {
     d.as_micros() as f64 / 1e3
@@ -99,7 +99,7 @@ pub fn text(to: &mut impl Write, event: &Event) -> io::Result<()> {
                 let begin = format!("{FAINT}orbit watch: section {section} ({function}) of process {pid}:");
                 match (s.hits, s.windows) {
                     // Children that live for a moment would fill a log.
-                    (0, _) if s.cpu_ns < WORTH_A_LINE => {}
+                    (0, _) if s.cpu_ns < NAME_UNUSED_AFTER_CPU_NS => {}
                     (0, 0) => writeln!(to, "{begin} was not probed{FAINT:#}")?,
                     (0, _) => writeln!(to, "{begin} no hits{FAINT:#}")?,
                     _ => writeln!(
@@ -141,11 +141,11 @@ fn hang(to: &mut impl Write, h: &Hang) -> io::Result<()> {
             let (function, file) = (Harmless(&f.function), Harmless(&f.file));
             writeln!(to, "      {function} at {file}{line} {FAINT}(Python){FAINT:#}")?;
         }
-        for f in t.stack.iter().take(SHOWN) {
+        for f in t.stack.iter().take(MAX_SHOWN_FRAMES) {
             writeln!(to, "      {}", Harmless(f))?;
         }
-        if t.stack.len() > SHOWN {
-            writeln!(to, "      {FAINT}and {} more frames{FAINT:#}", t.stack.len() - SHOWN)?;
+        if t.stack.len() > MAX_SHOWN_FRAMES {
+            writeln!(to, "      {FAINT}and {} more frames{FAINT:#}", t.stack.len() - MAX_SHOWN_FRAMES)?;
         }
         if let Some(note) = &t.note {
             writeln!(to, "      {FAINT}{}{FAINT:#}", Harmless(note))?;

@@ -1,9 +1,9 @@
-//! `orbit watch --system`: watches the kernel instead of a program, and tells when a CPU hangs.
+//! `orbit watch --system`: watches the kernel instead of a program, and reports when a CPU hangs.
 //!
 //! Owns: where the events go, and until when. The detection is `orbit-shd`'s, in a module of a core
 //! of the guard's own, so that it is loaded again if it fails; where that cannot be, in the guard
 //! itself. Either way the events are written beside its watchers: what is done here may wait for a
-//! CPU that hangs, so people are told, in a sentence on stderr, last of all. Ends with status 0 at
+//! CPU that hangs, so the sentence for people, on stderr, comes last of all. Ends with status 0 at
 //! SIGINT or SIGTERM.
 
 use super::detector::About;
@@ -24,9 +24,8 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long an event waits at most to be told to people, where the detection runs in the guard
-/// itself.
-const SOON: Duration = Duration::from_millis(100);
+/// How long the sentence of an event waits at most, where the detection runs in the guard itself.
+const MAX_DELAY: Duration = Duration::from_millis(100);
 
 /// How to judge, with this least check value in milliseconds; the greatest is never below it.
 pub fn options(check_least: Option<u64>) -> Options {
@@ -58,8 +57,8 @@ pub fn run(action: Action, options: Options, events: Option<&Path>, in_process: 
                     say(&format!("the detection runs in the guard itself: {why}"));
                 }
                 say(&begun(&options));
-                while !signals.came(SOON) {
-                    lines.try_iter().for_each(|line| tell(&line));
+                while !signals.came(MAX_DELAY) {
+                    lines.try_iter().for_each(|line| show_event(&line));
                 }
             });
             here.map_err(|e: Error| Failure::Text(format!("cannot watch the system: {e}")))?;
@@ -71,16 +70,16 @@ pub fn run(action: Action, options: Options, events: Option<&Path>, in_process: 
 /// What is watched from now on, for people.
 fn begun(options: &Options) -> String {
     let Options { check_least: least, check_most: most, .. } = options;
-    format!("watches every CPU and tells of one that schedules nothing for {least:?} to {most:?}; Ctrl-C ends it")
+    format!("watches every CPU and reports one that schedules nothing for {least:?} to {most:?}; Ctrl-C ends it")
 }
 
-/// If nobody reads, nobody is told.
+/// Without a reader the text is lost.
 fn say(text: &str) {
     let _ = writeln!(anstream::stderr(), "{FAINT}orbit watch: {text}{FAINT:#}");
 }
 
-/// An event for people. If nobody reads, nobody is told.
-fn tell(line: &str) {
+/// An event for people. Without a reader the text is lost.
+fn show_event(line: &str) {
     let Some((style, text)) = serde_json::from_str(line).ok().and_then(|event| sentence(&event)) else { return };
     let _ = writeln!(anstream::stderr(), "{style}orbit watch:{style:#} {text}");
 }
@@ -109,7 +108,7 @@ fn sentence(event: &Value) -> Option<(anstyle::Style, String)> {
 fn begin(orders: Orders) -> Result<Arc<Hosted>, String> {
     let hosted = Hosted::new()?;
     hosted.install(Watch::NAME, &[], |core| core.install::<Watch>(module::options(&orders)))?;
-    // Only for looking on from outside: without it the guard does its work.
+    // Only for observers outside: without it the guard does its work.
     let _ = hosted.serve();
     Ok(hosted)
 }
@@ -131,12 +130,12 @@ fn follow(hosted: &Hosted, signals: &Leave, mut to: File) -> io::Result<()> {
             if name == Watch::NAME
                 && let Report::Said(line) = &report
             {
-                tell(line);
+                show_event(line);
                 continue;
             }
             let (state, text) = hosted::words(report);
             let about = About { module: name.to_owned(), state, text, pid: hosted.process_of(name) };
-            // If nobody reads, nobody is told.
+            // Without a reader the text is lost.
             let _ = show::text_about(&mut anstream::stderr(), &about);
             let _ = show::json_about(&mut to, &about, began.elapsed());
         }
@@ -166,7 +165,7 @@ mod tests {
     use orbit_shd::{Event, How, json};
 
     #[test]
-    fn events_are_told_in_a_sentence() {
+    fn events_are_shown_in_a_sentence() {
         let (since, judged) = (Duration::from_millis(1500), Duration::from_millis(1678));
         let hung = |how| Event::Hung { cpu: 1, how, by: 0, since, judged, check: Duration::from_millis(160) };
         for (event, said) in [

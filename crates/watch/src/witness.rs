@@ -1,10 +1,11 @@
-//! Witnesses: two processes beside the guard, from which it learns who else got a signal that it
-//! got.
+//! Witnesses: two processes beside the guard, from which it learns which others got a signal that
+//! it got.
 //!
-//! A signal says who sent it, not to whom. One for the guard alone is to continue to the program;
-//! one that the program got as well is not to reach it twice. The witnesses are copies of the guard
-//! that do nothing but note the signals they get: the *near* one is in the guard's process group,
-//! the *far* one in a session of its own. The kernel gives a group's signal to all of it at once.
+//! A signal carries its sender, not its receivers. One for the guard alone is to continue to the
+//! program; one that the program got as well is not to reach it twice. The witnesses are copies of
+//! the guard that do nothing but note the signals they get: the *near* one is in the guard's
+//! process group, the *far* one in a session of its own. The kernel gives a group's signal to all
+//! of it at once.
 //!
 //! | near | far | sent to |
 //! |---|---|---|
@@ -45,7 +46,7 @@ pub struct Note {
     pub pid: u32,
     pub uid: u32,
     /// [`NEAR`] or [`FAR`]; the guard's own notes have no use for it.
-    pub who: u32,
+    pub witness: u32,
     pub padding: u32,
 }
 
@@ -96,8 +97,8 @@ impl Witnesses {
         let (from, to) = stream::pipe(libc::O_NONBLOCK)?;
         let mut witnesses = Witnesses { all: Vec::new(), from: from.into(), notes: Vec::new() };
         let arguments = Arguments::own(program);
-        for who in [NEAR, FAR] {
-            witnesses.all.push(begin(who, to.as_fd(), arguments.as_ref())?);
+        for witness in [NEAR, FAR] {
+            witnesses.all.push(begin(witness, to.as_fd(), arguments.as_ref())?);
         }
         Ok(witnesses)
     }
@@ -135,7 +136,7 @@ impl Witnesses {
 
     /// To whom a signal went that the guard got, as far as it was noted.
     pub fn to(&self, got: &Note) -> To {
-        let has = |who| self.notes.iter().any(|n| n.who == who && n.same(got));
+        let has = |witness| self.notes.iter().any(|n| n.witness == witness && n.same(got));
         match (has(NEAR), has(FAR)) {
             (false, false) => To::Guard,
             (false, true) => To::Line,
@@ -154,10 +155,11 @@ impl Witnesses {
     /// several wait they are one, but of real-time ones, else the first.
     pub fn settle(&mut self, got: &Note) {
         let one = (got.signal as i32) < libc::SIGRTMIN();
-        for who in [NEAR, FAR] {
+        for witness in [NEAR, FAR] {
             let mut first = true;
             self.notes.retain(|n| {
-                let of_it = n.who == who && n.same(got) && (std::mem::take(&mut first) || one && n.at <= got.at);
+                let of_it =
+                    n.witness == witness && n.same(got) && (std::mem::take(&mut first) || one && n.at <= got.at);
                 !of_it
             });
         }
@@ -202,32 +204,32 @@ pub fn next(descriptor: BorrowedFd<'_>) -> io::Result<Note> {
 }
 
 /// Makes one.
-fn begin(who: u32, to: BorrowedFd<'_>, arguments: Option<&Arguments>) -> io::Result<(i32, OwnedFd)> {
+fn begin(witness: u32, to: BorrowedFd<'_>, arguments: Option<&Arguments>) -> io::Result<(i32, OwnedFd)> {
     let guard = std::process::id() as i32;
     let blocked = Blocked::all();
     // SAFETY: the child makes system calls only, and does not return from `note`.
     let child = unsafe { process::raw_fork(0) }?;
-    let Some(RawChild { pid, pidfd }) = child else { note(guard, who, to, arguments) };
+    let Some(RawChild { pid, pidfd }) = child else { note(guard, witness, to, arguments) };
     drop(blocked);
     let process = pidfd.map_or_else(|| pidfd::open(pid), Ok).inspect_err(|_| process::kill_child(pid))?;
     Ok((pid, process))
 }
 
 /// What a witness does, with all signals blocked.
-fn note(guard: i32, who: u32, to: BorrowedFd<'_>, arguments: Option<&Arguments>) -> ! {
+fn note(guard: i32, witness: u32, to: BorrowedFd<'_>, arguments: Option<&Arguments>) -> ! {
     let ended = |_| process::parent() != guard;
     if process::set_parent_death_signal(libc::SIGKILL).map_or(true, ended) {
         process::end(1);
     }
     if let Some(arguments) = arguments {
-        arguments.overwrite(who == FAR);
+        arguments.overwrite(witness == FAR);
     }
     process::close_all_but(&[to.as_raw_fd()]);
-    if who == FAR && process::new_session().is_err() {
+    if witness == FAR && process::new_session().is_err() {
         process::end(1);
     }
     let Ok(signals) = forwarded().descriptor(true) else { process::end(1) };
-    // Last, so who has the name is ready. Without it it does its work.
+    // Last, so that a witness with the name is ready. Without it it does its work.
     let _ = process::set_name(c"guard-witness");
     loop {
         // Asked for again after a stop.
@@ -237,7 +239,7 @@ fn note(guard: i32, who: u32, to: BorrowedFd<'_>, arguments: Option<&Arguments>)
             Err(_) => process::end(1),
         };
         // When it was read, not when it was waited for.
-        let note = Note { at: now(), who, ..got };
+        let note = Note { at: now(), witness, ..got };
         // One that finds no room is lost: the guard takes its signal for one to itself alone.
         let _ = stream::write(to, &note.bytes());
     }
@@ -247,12 +249,12 @@ fn note(guard: i32, who: u32, to: BorrowedFd<'_>, arguments: Option<&Arguments>)
 mod tests {
     use super::*;
 
-    fn noted(who: u32, signal: i32, pid: u32, at: u64) -> Note {
-        Note { at, signal: signal as u32, pid, who, ..Note::default() }
+    fn noted(witness: u32, signal: i32, pid: u32, at: u64) -> Note {
+        Note { at, signal: signal as u32, pid, witness, ..Note::default() }
     }
 
     #[test]
-    fn notes_tell_to_whom_and_each_is_of_one_signal() {
+    fn notes_show_the_receivers_and_each_is_of_one_signal() {
         let mut w = Witnesses::new(&[]).expect("processes");
         assert!(w.there() && !w.any());
         let got = noted(0, libc::SIGINT, 7, 100);

@@ -1,4 +1,4 @@
-//! Hangs every CPU at once and never comes back: what then tells of it is for the host to see
+//! Hangs every CPU at once and never comes back: the host observes what then shows it
 //! (signs of life, the console).
 
 use super::{

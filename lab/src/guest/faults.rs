@@ -40,7 +40,7 @@ const EXCEPTIONS: usize = 3;
 const DEAD_ROUNDS: u64 = 50;
 const GRACE_MS: u64 = 2000;
 
-/// Numbers that look random, and are the same for the same seed (splitmix64).
+/// Numbers that seem random, and are the same for the same seed (splitmix64).
 fn random(seed: u64) -> u64 {
     let mut x = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

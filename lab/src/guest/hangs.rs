@@ -344,7 +344,7 @@ pub fn run(runs: usize, seconds: u64) -> Result<bool, Failed> {
         "runs": runs, "void": void, "again": again.len(), "found": found, "dragged": dragged, "wrong": wrong,
         "load_s": seconds, "load_void": load_void, "false_alarms": false_alarms, "p50_ms": p50, "max_ms": max,
     }}));
-    // The detection ends piece by piece: that must not look like a hang.
+    // The detection ends piece by piece: that must not be taken for a hang.
     drop(shd);
     let ending = heard.judged(before);
     line::say(&json!({"unwatched": {"false_alarms": ending.wrong, "excused": ending.excused}}));

@@ -1,4 +1,4 @@
-//! Every CPU hung at once: nothing inside runs any more. What can still tell of it is measured from
+//! Every CPU hung at once: nothing inside runs any more. What can still show it is measured from
 //! outside: signs of life that no longer come, and the kernel's own detectors with panic settings,
 //! each kind of hang with each.
 //!
@@ -33,7 +33,7 @@ fn one(parts: &Parts, kind: &str, threshold: u64, watched: Duration) -> Result<(
     let (mut beat, mut longest) = (Instant::now(), Duration::ZERO);
     let (mut silent, mut panic, mut shd) = (None, None, 0);
     loop {
-        // While the hang lasts, silence is looked for as well.
+        // While the hang lasts, silence is checked for as well.
         let step = if begun.is_some() { until.min(Instant::now() + Duration::from_millis(20)) } else { until };
         match vm.next(step) {
             Next::Said(at, Said::Beat) => {
@@ -67,7 +67,7 @@ fn one(parts: &Parts, kind: &str, threshold: u64, watched: Duration) -> Result<(
     let seconds = |time: Option<Duration>| time.map(|time| (time.as_secs_f64() * 10.0).round() / 10.0);
     say(&json!({
         "every_cpu": kind, "threshold_s": threshold, "settings": settings, "watched_s": watched.as_secs(),
-        "heartbeat_s": seconds(silent), "panic_s": seconds(panic), "told_inside": shd,
+        "heartbeat_s": seconds(silent), "panic_s": seconds(panic), "reported_inside": shd,
     }));
     Ok(())
 }

@@ -1,8 +1,8 @@
 //! Faults at random: boots a machine, has it try faults until one breaks it, boots the next; counts
 //! what came of them.
 //!
-//! Line `fault` one each; at last `faults`: how many had which outcome. What a machine cannot tell
-//! itself is seen here: a panic, and every CPU hung (no sign of life).
+//! Line `fault` one each; at last `faults`: how many had which outcome. What a machine cannot
+//! report itself is seen here: a panic, and every CPU hung (no sign of life).
 
 use super::{BOOT, Failed, Next, Parts, Said, Vm, every::SILENCE, say};
 use serde_json::{Value, json};

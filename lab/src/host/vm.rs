@@ -98,15 +98,15 @@ impl Vm {
         // SAFETY: between fork and exec one system call is made, which touches no memory.
         unsafe { command.pre_exec(|| orbit_linux::process::set_parent_death_signal(libc::SIGKILL)) };
         let child = command.spawn().map_err(|e| cannot("qemu-system-x86_64", e))?;
-        let (tell, heard) = channel();
+        let (to, heard) = channel();
         let console = parts.work.join(format!("{name}.log"));
         let mut vm = Vm { child, heard, sockets, console };
         for (channel, listener) in CHANNELS.into_iter().zip(listeners) {
-            let tell = tell.clone();
+            let to = to.clone();
             let stream = accept(&listener, &mut vm.child).map_err(|e| cannot("qemu-system-x86_64 did not start", e))?;
             match channel {
-                "life" => drop(thread::spawn(move || beats(stream, &tell))),
-                "lines" => drop(thread::spawn(move || each_line(stream, |line| lines(line, &tell)))),
+                "life" => drop(thread::spawn(move || beats(stream, &to))),
+                "lines" => drop(thread::spawn(move || each_line(stream, |line| lines(line, &to)))),
                 _ => {
                     let log = File::create(&vm.console);
                     let mut log = log.map_err(|e| cannot(&vm.console.display().to_string(), e))?;
@@ -114,7 +114,7 @@ impl Vm {
                         each_line(stream, |line| {
                             // A full disk costs the log only.
                             let _ = writeln!(log, "{line}");
-                            let _ = tell.send((Instant::now(), Said::Console(line.to_owned())));
+                            let _ = to.send((Instant::now(), Said::Console(line.to_owned())));
                         });
                     }));
                 }
@@ -173,19 +173,19 @@ fn accept(listener: &UnixListener, emulator: &mut Child) -> std::io::Result<Unix
     }
 }
 
-fn beats(mut stream: UnixStream, tell: &Sender<(Instant, Said)>) {
+fn beats(mut stream: UnixStream, to: &Sender<(Instant, Said)>) {
     let mut bytes = [0; 64];
     while stream.read(&mut bytes).is_ok_and(|n| n > 0) {
-        if tell.send((Instant::now(), Said::Beat)).is_err() {
+        if to.send((Instant::now(), Said::Beat)).is_err() {
             break;
         }
     }
 }
 
-fn lines(line: &str, tell: &Sender<(Instant, Said)>) {
+fn lines(line: &str, to: &Sender<(Instant, Said)>) {
     // A line that was cut short by a hang is no JSON: it is left out.
     if let Ok(value) = serde_json::from_str(line) {
-        let _ = tell.send((Instant::now(), Said::Line(value)));
+        let _ = to.send((Instant::now(), Said::Line(value)));
     }
 }
 

@@ -148,7 +148,7 @@ pub fn by_module(entry: &[Value]) -> bool {
 }
 
 /// All entries of Redis' own log since the module was loaded with the server, the newest first, as
-/// if its looks at that log were no commands: without those, and numbered without them.
+/// if its reads of that log were no commands: without those, and numbered without them.
 pub fn redis_own(connection: &mut Connection) -> Vec<Vec<Value>> {
     let mut entries = entries(run(connection, "SLOWLOG GET -1"));
     assert!(entries.last().is_none_or(|oldest| number(&oldest[0]) == 0), "it goes back to the start");

@@ -419,8 +419,8 @@ fn ptrace() -> Row {
     About {
         group: WATCHING,
         name: "ptrace",
-        used_for: "stopping a thread of a watched program for a look at its stack; holding signals back (pin P_SIG)",
-        instead: "looks at /proc without stacks",
+        used_for: "stopping a thread of a watched program to sample its stack; holding signals back (pin P_SIG)",
+        instead: "reads /proc without stacks",
         to_do: "sysctl kernel.yama.ptrace_scope=0, or CAP_SYS_PTRACE; in a container --cap-add SYS_PTRACE",
         needed: false,
     }
@@ -442,7 +442,7 @@ fn surroundings() -> Vec<Row> {
         About {
             group: HOST,
             name: "more than one CPU",
-            used_for: "orbits that run beside main, and look for calls by themselves before they sleep",
+            used_for: "orbits that run beside main, and poll for calls before they sleep",
             instead: "one CPU in turns: orbits sleep at once, and each call waits for a change of process",
             to_do: "a machine, affinity or control group with two CPUs or more",
             needed: false,

@@ -90,7 +90,7 @@ pub fn uprobe() -> Support {
     });
     match offset {
         Some(offset) => answer("a probe on a function", probe("uprobe", c"/proc/self/exe", offset)),
-        None => Support::No("/proc/self/maps does not tell where this program is".to_owned()),
+        None => Support::No("/proc/self/maps does not show where this program is".to_owned()),
     }
 }
 

@@ -42,7 +42,7 @@ pub struct Args {
     program: Vec<OsString>,
 }
 
-/// How often reports and the program's end are looked for.
+/// How often reports and the program's end are checked.
 const LOOK: Duration = Duration::from_millis(50);
 
 pub fn run(args: &Args) -> Done {
@@ -68,7 +68,7 @@ pub fn run(args: &Args) -> Done {
     let mut program = start(core, &args.program)?;
     let began = Instant::now();
     let code = loop {
-        tell(&hosted, &mut to);
+        report(&hosted, &mut to);
         if let Some(status) = program.as_mut().map(Child::try_wait).transpose()?.flatten() {
             let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
             break ExitCode::from(code as u8);
@@ -78,8 +78,8 @@ pub fn run(args: &Args) -> Done {
         }
         std::thread::sleep(LOOK);
     };
-    // A last look, so that nothing said before the end is missed.
-    tell(&hosted, &mut to);
+    // A last check, so that nothing said before the end is missed.
+    report(&hosted, &mut to);
     if let Some(to) = &mut to {
         to.finish(left_out);
     }
@@ -101,10 +101,10 @@ fn start(core: &Core, program: &[OsString]) -> Result<Option<Child>, Failure> {
 
 /// Writes the reports of the modules and the core. What cannot be written ends nothing: the program
 /// would continue unwatched.
-fn tell(hosted: &Hosted, to: &mut Option<Events>) {
+fn report(hosted: &Hosted, to: &mut Option<Events>) {
     for (name, report) in hosted.reports() {
         let (kind, text) = hosted::words(report);
-        // Nobody is left to tell if stderr is closed.
+        // With stderr closed there is no reader.
         let _ = match to {
             Some(to) => {
                 to.write(&line(Some(name), kind, &text), left_out);

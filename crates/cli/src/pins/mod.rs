@@ -1,7 +1,7 @@
-//! `orbit pins`: the pins of the reliability microkernel, how each stands on this machine, and who
-//! uses it.
+//! `orbit pins`: the pins of the reliability microkernel, the state of each on this machine, and
+//! its users.
 //!
-//! Only looks: no pin is loaded, no kernel program is attached, nothing is left behind.
+//! Only reads: no pin is loaded, no kernel program is attached, nothing is left behind.
 
 mod host;
 
@@ -79,7 +79,7 @@ impl Row {
 
 pub fn run(args: &Args) -> Done {
     let core = orbit_modules::core().map_err(|error| Failure::text(error.to_string()))?;
-    let cores = modules::look();
+    let cores = modules::running();
     let rows: Vec<Row> = core.pins().into_iter().map(|pin| Row::of(pin).used_by(&cores)).collect();
     let mut to = anstream::stdout().lock();
     if args.json {

@@ -105,13 +105,13 @@ fn ask(at: &At, what: &Request) -> Done {
 }
 
 /// The cores that answer; says on stderr which do not.
-pub fn look() -> Vec<Value> {
+pub fn running() -> Vec<Value> {
     let answers = control::cores().into_iter().map(|pid| control::ask(pid, &Request::List));
     let mut cores = Vec::new();
     for answer in answers {
         match answer {
             Ok(core) => cores.push(core),
-            // Nobody is left to tell if stderr is closed.
+            // With stderr closed there is no reader.
             Err(failure) => drop(writeln!(anstream::stderr(), "orbit: {failure}")),
         }
     }
@@ -119,7 +119,7 @@ pub fn look() -> Vec<Value> {
 }
 
 fn list(json: bool) -> Done {
-    let cores = look();
+    let cores = running();
     let mut to = anstream::stdout().lock();
     if json {
         out::json(&mut to, &serde_json::json!({ "cores": cores }))?;

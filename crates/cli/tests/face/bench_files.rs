@@ -30,7 +30,7 @@ fn place(name: &str) -> PathBuf {
 #[test]
 fn a_file_that_cannot_be_opened_is_refused_at_once() {
     for option in ["--json", "--plot"] {
-        // With so few descriptors no orbit can be made: who measured first would tell of that.
+        // With so few descriptors no orbit can be made: a measurement would fail with that.
         let mut command = Command::new("sh");
         command.args(["-c", "ulimit -n 8; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_orbit")]).args(WRITE);
         let output = command.args([option, "/nonexistent/result"]).output().expect("orbit runs");

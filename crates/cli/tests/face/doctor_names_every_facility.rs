@@ -113,7 +113,7 @@ fn under_the_filter_of_a_container() {
     }
     let report = checked(command);
     assert_eq!(report["orbit"]["works"], true, "orbits work in a container: {}", report["orbit"]);
-    assert_eq!(report["orbit"]["engine"], "compare", "what replaces userfaultfd is told");
+    assert_eq!(report["orbit"]["engine"], "compare", "what replaces userfaultfd is reported");
     let rows = report["facilities"].as_array().expect("rows");
     let filter = rows.iter().find(|row| row["name"] == "free of a seccomp filter").expect("its row");
     assert_eq!(filter["there"], false);

@@ -1,5 +1,5 @@
 //! `orbit pins --json` has the twelve pins, each with a state, a facility, operations and events;
-//! also for an ordinary user, who is told what is missing in place of a panic.
+//! also for an ordinary user, with what is missing in place of a panic.
 
 use serde_json::Value;
 use std::os::unix::process::CommandExt;

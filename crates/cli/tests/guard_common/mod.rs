@@ -1,4 +1,4 @@
-//! Running the guard on small C programs and reading what it tells.
+//! Running the guard on small C programs and reading what it reports.
 #![allow(dead_code, reason = "each test uses a part")]
 
 use serde_json::Value;
@@ -43,10 +43,10 @@ impl Drop for Owned {
 }
 
 /// Looks again and again until there is an answer.
-pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {
-        if let Some(found) = look() {
+        if let Some(found) = probe() {
             return found;
         }
         assert!(start.elapsed() < PATIENCE, "waited for {what}");
@@ -81,7 +81,7 @@ pub fn build(dir: &Dir, source: &str) -> PathBuf {
 pub struct Guard {
     child: Child,
     events: PathBuf,
-    told: usize,
+    read: usize,
 }
 
 impl Guard {
@@ -91,7 +91,7 @@ impl Guard {
     }
 
     /// The same, with another stderr: the pipe of [`Guard::start`] is read at the end only, and
-    /// what the guard tells waits while it is full.
+    /// what the guard reports waits while it is full.
     pub fn start_saying(dir: &Dir, options: &[&str], program: &[&str], stderr: Stdio) -> Guard {
         Guard::start_by(dir, Command::new(env!("CARGO_BIN_EXE_orbit")), options, program, stderr)
     }
@@ -112,7 +112,7 @@ impl Guard {
             .stderr(stderr)
             .spawn()
             .expect("orbit");
-        Guard { child, events, told: 0 }
+        Guard { child, events, read: 0 }
     }
 
     pub fn id(&self) -> i32 {
@@ -131,10 +131,10 @@ impl Guard {
         let start = Instant::now();
         loop {
             let all = self.events();
-            while self.told < all.len() {
-                self.told += 1;
-                if all[self.told - 1]["event"] == name {
-                    return all[self.told - 1].clone();
+            while self.read < all.len() {
+                self.read += 1;
+                if all[self.read - 1]["event"] == name {
+                    return all[self.read - 1].clone();
                 }
             }
             assert!(start.elapsed() < PATIENCE, "no event `{name}`; events: {all:?}");
@@ -147,7 +147,7 @@ impl Guard {
         self.next("joined")["pid"].as_i64().expect("a pid") as i32
     }
 
-    /// Asserts that nothing was told to hang.
+    /// Asserts that nothing was reported to hang.
     pub fn no_hang(&self) {
         for e in self.events() {
             assert_ne!(e["event"], "hang", "false alarm: {e:#}");

@@ -73,9 +73,9 @@ fn how_a_command_failed() {
         did(events).iter().filter(|did| did.starts_with("the command ")).count() == 2
     });
     for how in ["the command ended with status 3", "the command was ended by signal 9"] {
-        let told = events.iter().filter(|e| e["did"] == how);
+        let reported = events.iter().filter(|e| e["did"] == how);
         assert_eq!(
-            told.map(|e| of(&events, "hang").iter().any(|h| h["pid"] == e["pid"])).collect::<Vec<_>>(),
+            reported.map(|e| of(&events, "hang").iter().any(|h| h["pid"] == e["pid"])).collect::<Vec<_>>(),
             [true],
             "{how}"
         );
@@ -83,7 +83,7 @@ fn how_a_command_failed() {
     let all = until(&guard, "all commands", |events| {
         did(events).iter().filter(|did| **did == "started the command").count() == 3
     });
-    assert_eq!(did(&all).len(), 5, "of one that ended well nothing is told: {:?}", did(&all));
+    assert_eq!(did(&all).len(), 5, "of one that ended well nothing is reported: {:?}", did(&all));
 }
 
 #[test]

@@ -32,7 +32,7 @@ fn file_line_key_and_the_way_out() {
 }
 
 #[test]
-fn what_the_file_has_is_told_by_its_place() {
+fn mistakes_in_the_file_are_reported_with_their_place() {
     let dir = Dir::new("config-place");
     for (text, parts) in [
         (&b"# fine\n\nlimit_ms = 5000 # \xff\n"[..], &[":3:", "UTF-8"][..]),

@@ -1,4 +1,4 @@
-//! Events that cannot be written are counted and told on stderr, once for all in a row; a line
+//! Events that cannot be written are counted and reported on stderr, once for all in a row; a line
 //! written in part spoils no other.
 
 use crate::guard_common::{Dir, Owned, PATIENCE, signal, skipped, until};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 const ORBIT: &str = env!("CARGO_BIN_EXE_orbit");
 
 #[test]
-fn told_at_the_first_and_at_the_end() {
+fn reported_at_the_first_and_at_the_end() {
     let out = Command::new(ORBIT).args(["watch", "--events", "/dev/full", "--", "sh", "-c", "exit 3"]).output();
     let out = out.expect("orbit");
     let said = String::from_utf8(out.stderr).expect("text");
@@ -36,7 +36,7 @@ fn a_line_written_in_part_spoils_no_other() {
     }
     let dir = Dir::new("full");
     let (events, stderr) = (dir.0.join("events"), dir.0.join("stderr"));
-    // Children come and go, so there is always something to tell.
+    // Children come and go, so there is always something to report.
     let mut command = Command::new(ORBIT);
     command
         .args(["watch", "--events", events.to_str().expect("a path"), "--"])

@@ -14,7 +14,7 @@ fn a_file_that_was_renamed_is_made_again() {
     }
     let dir = Dir::new("events-renamed");
     let [events, old, stderr] = ["events", "events.1", "stderr"].map(|name| dir.0.join(name));
-    // Children come and go, so there is always something to tell.
+    // Children come and go, so there is always something to report.
     let guard = Command::new(env!("CARGO_BIN_EXE_orbit"))
         .args(["watch", "--events", events.to_str().expect("a path"), "--"])
         .args(["sh", "-c", "trap 'exit 4' TERM; while :; do sleep 0.4; done"])

@@ -97,17 +97,17 @@ fn a_lock_that_is_held_for_too_long() {
 }
 
 #[test]
-fn a_thread_that_gets_on_is_told_too() {
+fn a_thread_that_continues_is_reported_too() {
     if skipped() {
         return;
     }
     let dir = Dir::new("recovers");
     let program = build(&dir, "hangs.c");
-    let told = dir.0.join("told");
-    let paths = [&program, &told].map(|path| path.to_str().expect("a path"));
+    let report = dir.0.join("report");
+    let paths = [&program, &report].map(|path| path.to_str().expect("a path"));
     let mut guard = Guard::start(&dir, &[], &[paths[0], "recovers", paths[1]]);
     let hang = guard.next("hang");
-    dir.file("told", "");
+    dir.file("report", "");
     let recovered = guard.next("recovered");
     assert_eq!((&recovered["tid"], &recovered["kind"]), (&hang["tid"], &hang["kind"]));
     assert_eq!(guard.finish().status.code(), Some(0));

@@ -42,7 +42,7 @@ fn a_program_that_takes_such_a_name_later() {
     let mut guard = Guard::start(&dir, &[], &arguments);
     let pid = guard.program();
     dir.file("now", "");
-    // What is guarded is looked through when a process is added.
+    // What is guarded is scanned when a process is added.
     assert_ne!(guard.program(), pid);
     std::fs::remove_file(&now).expect("a file");
     let hang = guard.next("hang");

@@ -46,9 +46,9 @@ fn a_deadlock() {
     let pid = child.0.id();
     until("the deadlock", || why(pid, |seen| seen["deadlocks"][0].is_object()));
     let said = said_of(&dir, pid, |said, _| said.contains("deadlock: "));
-    let (first, look) = said.split_once('\n').expect("lines");
+    let (first, sample) = said.split_once('\n').expect("lines");
     assert!(first.contains(&format!("process {pid} ")) && first.contains(SAID), "{said}");
-    assert!(first.contains(&format!("`orbit why {pid}`")) && look.contains("held by thread"), "{said}");
+    assert!(first.contains(&format!("`orbit why {pid}`")) && sample.contains("held by thread"), "{said}");
 }
 
 #[test]
@@ -73,7 +73,7 @@ fn one_that_sleeps() {
     let child = start("/bin/sleep".as_ref(), &["600"]);
     let pid = child.0.id();
     until("it sleeps", || why(pid, |seen| seen["threads"][0]["waits_for"].is_string()));
-    // The look comes before anything is watched.
+    // The sample comes before anything is watched.
     let said = said_of(&dir, pid, |_, events| events.contains("\"joined\""));
     assert!(!said.contains(SAID), "{said}");
 }

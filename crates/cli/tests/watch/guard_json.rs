@@ -1,4 +1,4 @@
-//! Events are lines of JSON with the fields that are promised, and actions are done and told.
+//! Events are lines of JSON with the fields that are promised, and actions are done and reported.
 
 use crate::guard_common::{Dir, Guard, build, skipped};
 

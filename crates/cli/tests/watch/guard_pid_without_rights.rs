@@ -1,4 +1,4 @@
-//! A program that this user may not look into is not joined: hardly anything of it could be found.
+//! A program that this user may not inspect is not joined: hardly anything of it could be found.
 
 use crate::guard_common::Owned;
 use std::io::ErrorKind;

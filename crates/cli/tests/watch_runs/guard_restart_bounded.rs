@@ -1,6 +1,6 @@
 //! `--on-hang restart` of a program that a killing does not end, for one of its threads is in a
-//! call that no signal ends: that is told, a signal that asks for the end ends the guard, and no
-//! second program is started beside the first.
+//! call that no signal ends: that is reported, a signal that asks for the end ends the guard, and
+//! no second program is started beside the first.
 
 use crate::guard_common;
 use guard_common::{Dir, Guard, Owned, build, signal, skipped};

@@ -60,7 +60,7 @@ fn all(mut reader: PipeReader) -> String {
     said.trim_start_matches('.').to_owned()
 }
 
-fn told_later(name: &str, flags: i32) {
+fn reported_later(name: &str, flags: i32) {
     if skipped() {
         return;
     }
@@ -79,13 +79,13 @@ fn told_later(name: &str, flags: i32) {
 }
 
 #[test]
-fn a_hang_is_acted_upon_and_told_later() {
-    told_later("unread", 0);
+fn a_hang_is_acted_upon_and_reported_later() {
+    reported_later("unread", 0);
 }
 
 #[test]
-fn a_hang_is_told_to_a_pipe_that_does_not_wait() {
-    told_later("unread-shared", libc::O_NONBLOCK);
+fn a_hang_is_reported_to_a_pipe_that_does_not_wait() {
+    reported_later("unread-shared", libc::O_NONBLOCK);
 }
 
 #[test]

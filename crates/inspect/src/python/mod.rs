@@ -89,7 +89,7 @@ pub fn find(pid: i32) -> Result<Option<Python>, PythonError> {
         let Some(runtime) = address(&elf, m, b"_PyRuntime") else {
             continue;
         };
-        // From 3.11 on the version is a variable; before, only the file's name tells.
+        // From 3.11 on the version is a variable; before, only the file's name says.
         let version = address(&elf, m, b"Py_Version")
             .and_then(|at| memory.u32(at))
             .map(|v| ((v >> 24) as u8, (v >> 16) as u8))
@@ -107,7 +107,7 @@ pub fn find(pid: i32) -> Result<Option<Python>, PythonError> {
 /// Why Python stacks were not available.
 #[derive(Debug)]
 pub enum PythonError {
-    /// The process cannot be looked into.
+    /// The process cannot be inspected.
     Process(Error),
     /// An interpreter that is not known; the text names it.
     Unknown(String),

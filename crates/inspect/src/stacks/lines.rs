@@ -15,7 +15,7 @@ const MAX_SECTION: usize = 512 << 20;
 const MAX_LINES: usize = 64 << 20;
 /// Depth of entries followed, as the reader of entries calls itself.
 const MAX_DEPTH: isize = 200;
-/// Inlined functions told for one address at most.
+/// Inlined functions reported for one address at most.
 const MAX_INLINED: usize = 64;
 
 type Bytes = EndianArcSlice<LittleEndian>;

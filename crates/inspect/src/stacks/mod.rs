@@ -3,18 +3,18 @@
 //! Owns: the files mapped into the process, parsed once and kept. Promises: each thread is stopped
 //! by itself, only while its registers and at most [`MAX_STACK`] bytes of its stack are copied
 //! (some 30 us), and let go before the next one; the stacks are unwound afterwards, from the
-//! copies. How long each was stopped is told. What the threads did when stopped they continue with:
-//! a stop would end some calls early (`epoll_wait`), or after a part (`write` to a pipe, `read` of
-//! `/dev/urandom`). So only those are stopped that sleep in a call known to be harmless, or run in
-//! their own code ([`place()`]); where one goes to sleep in that very moment the call is made again
-//! ([`orbit_linux::ptrace::begin_again`]). Refuses: goroutines that are on no thread. Code
-//! generated at run time is passed by frame pointer, and has the names that its maker writes for
-//! profilers (`jit`).
+//! copies. How long each was stopped is reported. What the threads did when stopped they continue
+//! with: a stop would end some calls early (`epoll_wait`), or after a part (`write` to a pipe,
+//! `read` of `/dev/urandom`). So only those are stopped that sleep in a call known to be harmless,
+//! or run in their own code ([`place()`]); where one goes to sleep in that very moment the call is
+//! made again ([`orbit_linux::ptrace::begin_again`]). Refuses: goroutines that are on no thread.
+//! Code generated at run time is passed by frame pointer, and has the names that its maker writes
+//! for profilers (`jit`).
 //!
 //! What happens in [`Unwinder::capture`]: read the map; parse files not yet known; in a thread of
-//! its own, for each thread of the process: seize, interrupt, wait at most [`PATIENCE`], registers,
-//! stack, detach; then unwind by `.eh_frame` or `.debug_frame` (else by frame pointer, and say so),
-//! and name by Go's table, symbols and DWARF.
+//! its own, for each thread of the process: seize, interrupt, wait at most [`MAX_WAIT_FOR_STOP`],
+//! registers, stack, detach; then unwind by `.eh_frame` or `.debug_frame` (else by frame pointer,
+//! and say so), and name by Go's table, symbols and DWARF.
 
 pub(crate) mod elf;
 pub(crate) mod go;
@@ -28,7 +28,7 @@ mod unwind;
 
 pub use module::of_c_library;
 pub use place::{Clock, Place, place};
-pub use stop::{MAX_STACK, PATIENCE};
+pub use stop::{MAX_STACK, MAX_WAIT_FOR_STOP};
 pub use symbols::MAX_NAME;
 pub(crate) use symbols::{object, readable};
 
@@ -45,8 +45,8 @@ use unwind::{Regs, Stuck};
 pub const MAX_FRAMES: usize = 512;
 /// Files kept parsed at most.
 const MAX_MODULES: usize = 4096;
-/// Looks at a thread that goes in and out of its calls.
-const TRIES: u32 = 20;
+/// Samples of a thread that goes in and out of its calls, at most.
+const MAX_SAMPLES: u32 = 20;
 /// CPU time inside the kernel after which a thread is in a long call, or in one after the other: it
 /// is not stopped.
 const LONG_CALL: Duration = Duration::from_millis(2);
@@ -195,7 +195,7 @@ impl std::fmt::Debug for Copies {
 /// How one thread was copied, the copy, and why it could not be stopped, if so.
 type OneCopy = (How, Result<Copied, Error>, Option<Error>);
 
-/// What tells a mapped file from another: device, inode, name.
+/// What distinguishes a mapped file from another: device, inode, name.
 type Identity = (u64, u64, String);
 
 fn identity(m: &Mapping) -> Identity {
@@ -203,7 +203,7 @@ fn identity(m: &Mapping) -> Identity {
 }
 
 impl Unwinder {
-    /// For this process. Fails if it is gone or may not be looked into.
+    /// For this process. Fails if it is gone or may not be inspected.
     pub fn new(pid: i32) -> Result<Unwinder, Error> {
         Maps::of(pid)?;
         let (modules, room) = (HashMap::new(), Room::of(MAX_KEPT));
@@ -249,8 +249,8 @@ impl Unwinder {
     }
 
     /// Stacks of these threads (all, if none are named), in their order. A thread that cannot be
-    /// looked at has an error and no frames. Blocks for some 50 us a thread, at most ten times
-    /// [`PATIENCE`], and for the time to parse new files.
+    /// inspected has an error and no frames. Blocks for some 50 us a thread, at most ten times
+    /// [`MAX_WAIT_FOR_STOP`], and for the time to parse new files.
     pub fn capture(&mut self, tids: &[i32]) -> Vec<ThreadStack> {
         let copies = self.copy(tids);
         self.name(copies)
@@ -268,8 +268,8 @@ impl Unwinder {
         };
         let (gentle, states) = (self.gentle, self.states);
         let one = |tid: i32| -> OneCopy {
-            // One that wakes up while it is looked at may fall asleep again.
-            for last in (0..TRIES).map(|i| i + 1 == TRIES) {
+            // One that wakes up during the sample may fall asleep again.
+            for last in (0..MAX_SAMPLES).map(|i| i + 1 == MAX_SAMPLES) {
                 let does = stop::does(pid, tid);
                 let _clock;
                 if does == Does::Runs {
@@ -280,7 +280,7 @@ impl Unwinder {
                         (Place::Kernel, Some(c)) => return (How::Inside, Ok(c), None),
                         (Place::Kernel, None) => return (How::Not, Err(Error::InKernel { tid }), None),
                         (Place::Unknown, _) => {
-                            let waited_ms = place::PATIENCE.as_millis() as u64;
+                            let waited_ms = place::MAX_WALL_TIME.as_millis() as u64;
                             return (How::Not, Err(Error::NotStopped { tid, waited_ms }), None);
                         }
                         (Place::Own, _) => {}

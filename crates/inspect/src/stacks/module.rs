@@ -29,10 +29,10 @@ pub(crate) struct Module {
     lines: Option<Option<Lines>>,
     /// It is the C library's.
     c_library: bool,
-    /// The file with the debug information that was split off, looked for when first needed.
+    /// The file with the debug information that was split off, searched for when first needed.
     debug: Option<Option<Elf>>,
     room: Room,
-    /// That file is looked for below these directories.
+    /// That file is searched for below these directories.
     roots: [PathBuf; 2],
 }
 
@@ -116,8 +116,8 @@ impl Module {
         self.elf.linked(addr - m.start + m.offset)
     }
 
-    /// Source lines, read from the file when first asked for. The C library's are not looked for
-    /// elsewhere: every stack has frames of its, hardly anybody has its source, and they take
+    /// Source lines, read from the file when first asked for. The C library's are not searched
+    /// for elsewhere: every stack has frames of its, hardly anybody has its source, and they take
     /// longer to read than all else.
     pub(crate) fn lines(&mut self) -> Option<&mut Lines> {
         if self.lines.is_none() {
@@ -144,7 +144,7 @@ pub(crate) fn split_off(pid: i32, elf: &Elf, room: &Room) -> Option<Elf> {
     debug_file(elf, room, &roots(pid))
 }
 
-/// Where such files are looked for.
+/// Where such files are searched for.
 fn roots(pid: i32) -> [PathBuf; 2] {
     [PathBuf::from("/"), PathBuf::from(format!("/proc/{}/root", procfs::living(pid)))]
 }

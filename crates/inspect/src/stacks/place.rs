@@ -1,7 +1,7 @@
 //! Whether a thread that runs is in its own code or inside the kernel, without stopping it: a stop
 //! ends some calls early.
 //!
-//! Owns: a clock of the thread's (`perf_event_open`) for one look, whose ticks say where they met
+//! Owns: a clock of the thread's (`perf_event_open`) for one sample, whose ticks say where they met
 //! it. Where there is none available, the times that the kernel counts for the thread in either
 //! mode: coarse, and a guess at the ticks of the processor. Promises: the thread is not disturbed
 //! beyond the clock's interrupts; ends once the thread had the CPU time asked for, and at the
@@ -18,30 +18,30 @@ use orbit_linux::stat::Stat;
 use std::time::{Duration, Instant};
 
 /// Wall time after which a thread that got too little CPU is given up.
-pub(super) const PATIENCE: Duration = Duration::from_millis(400);
+pub(super) const MAX_WALL_TIME: Duration = Duration::from_millis(400);
 /// CPU time between two ticks of the clock, ns.
-const PERIOD: u64 = 50_000;
+const NS_BETWEEN_TICKS: u64 = 50_000;
 /// CPU time after which a thread is inside the kernel that no tick met in its own code, where ticks
 /// inside the kernel are not shown.
-const UNSEEN: Duration = Duration::from_millis(20);
+const KERNEL_AFTER_CPU: Duration = Duration::from_millis(20);
 /// A tick older than this, ns, says where the thread was, not where it is.
-const FRESH: u64 = 20_000;
-/// So many ticks in a row in its own code, each at most [`APART`] after the one before, tell that a
-/// thread is not between two calls.
-const IN_A_ROW: u32 = 3;
-/// ns.
-const APART: u64 = 4 * PERIOD;
-/// So many ticks in a row inside the kernel at most, over all the CPU time asked for, tell that its
+const MAX_TICK_AGE_NS: u64 = 20_000;
+/// So many ticks in a row in its own code, each at most [`MAX_NS_BETWEEN_OWN_TICKS`] after the one
+/// before, show that a thread is not between two calls.
+const OWN_TICKS_IN_A_ROW: u32 = 3;
+/// Nanoseconds between two such ticks.
+const MAX_NS_BETWEEN_OWN_TICKS: u64 = 4 * NS_BETWEEN_TICKS;
+/// So many ticks in a row inside the kernel at most, over all the CPU time asked for, show that its
 /// calls are short ones: to stop it between two of them cuts none short that had much to do.
-const SHORT: u32 = 40;
+const MAX_KERNEL_TICKS_IN_A_ROW: u32 = 40;
 /// One tick in so many in its own code, over twice the CPU time asked for, is as good as none.
-const FEW: u64 = 10;
+const FEW_OWN_TICKS_DIVISOR: u64 = 10;
 /// For so long ticks are waited for without sleeping, so that they are fresh.
-const EAGER: Duration = Duration::from_millis(2);
-/// Looks at a thread that entered another call while its stack was copied.
-const TRIES: u32 = 3;
-/// Where the kernel counts by its own ticks: so many of them (10 ms each) in one mode tell it from
-/// the other.
+const POLL_WITHOUT_SLEEP: Duration = Duration::from_millis(2);
+/// Samples of a thread that entered another call while its stack was copied, at most.
+const MAX_SAMPLES: u32 = 3;
+/// Where the kernel counts by its own ticks: so many of them (10 ms each) in one mode distinguish
+/// it from the other.
 const OWN_TICKS: u64 = 2;
 const KERNEL_TICKS: u64 = 3;
 
@@ -56,7 +56,7 @@ pub enum Place {
     Kernel,
     /// It does not run, or has ended.
     Asleep,
-    /// It got too little CPU to tell.
+    /// It got too little CPU for an answer.
     Unknown,
 }
 
@@ -65,7 +65,7 @@ pub enum Place {
 /// afterwards: to take it away takes as long as the thread may need to enter a call.
 pub fn place(tid: i32, cpu: Duration) -> (Place, Clock) {
     let mut clock = Clock::of(tid);
-    (look(tid, cpu, &mut clock, |_| ()), clock)
+    (sample(tid, cpu, &mut clock, |_| ()), clock)
 }
 
 /// The same, and registers and stack of a thread that is inside the kernel, as it entered there.
@@ -74,8 +74,8 @@ pub fn place(tid: i32, cpu: Duration) -> (Place, Clock) {
 pub(crate) fn with_stack(pid: i32, tid: i32, cpu: Duration, maps: &Maps) -> (Place, Option<Copied>, Clock) {
     let mut clock = Clock::of(tid);
     let (mut place, mut copied, mut sure): (_, Option<Copied>, _) = (Place::Unknown, None, false);
-    for _ in 0..TRIES {
-        place = look(tid, cpu, &mut clock, |regs| {
+    for _ in 0..MAX_SAMPLES {
+        place = sample(tid, cpu, &mut clock, |regs| {
             // The stack is that of these registers if they are the same before and after it was
             // copied.
             if copied.as_ref().is_some_and(|c| c.regs == regs) {
@@ -93,7 +93,7 @@ pub(crate) fn with_stack(pid: i32, tid: i32, cpu: Duration, maps: &Maps) -> (Pla
     (place, copied.filter(|_| sure && place == Place::Kernel), clock)
 }
 
-fn look(tid: i32, cpu: Duration, clock: &mut Clock, mut inside: impl FnMut(Regs)) -> Place {
+fn sample(tid: i32, cpu: Duration, clock: &mut Clock, mut inside: impl FnMut(Regs)) -> Place {
     let start = Instant::now();
     let Some(before) = run(tid) else {
         return Place::Asleep;
@@ -102,8 +102,8 @@ fn look(tid: i32, cpu: Duration, clock: &mut Clock, mut inside: impl FnMut(Regs)
     let (mut met, mut own_at) = (false, Duration::ZERO);
     let (mut row, mut last) = (0, 0);
     let (mut ticks, mut own_ticks, mut inside_row, mut longest) = (0u64, 0u64, 0, 0);
-    let mut looks = 0u32;
-    while start.elapsed() < PATIENCE {
+    let mut polls = 0u32;
+    while start.elapsed() < MAX_WALL_TIME {
         let mut own = false;
         while let Some(tick) = clock.0.as_mut().and_then(Ticks::next_tick) {
             ticks += 1;
@@ -117,16 +117,18 @@ fn look(tid: i32, cpu: Duration, clock: &mut Clock, mut inside: impl FnMut(Regs)
                 }
                 continue;
             }
-            row = if tick.ns.saturating_sub(last) <= APART { row + 1 } else { 1 };
+            row = if tick.ns.saturating_sub(last) <= MAX_NS_BETWEEN_OWN_TICKS { row + 1 } else { 1 };
             (last, own) = (tick.ns, true);
-            let short = longest > 0 && longest <= SHORT && ticks * PERIOD >= cpu.as_nanos() as u64;
-            if (row >= IN_A_ROW || short) && monotonic_ns().saturating_sub(tick.ns) < FRESH {
+            let short = longest > 0
+                && longest <= MAX_KERNEL_TICKS_IN_A_ROW
+                && ticks * NS_BETWEEN_TICKS >= cpu.as_nanos() as u64;
+            if (row >= OWN_TICKS_IN_A_ROW || short) && monotonic_ns().saturating_sub(tick.ns) < MAX_TICK_AGE_NS {
                 return Place::Own;
             }
         }
-        looks += 1;
-        let eager = clock.0.is_some() && start.elapsed() < EAGER;
-        if eager && !own && !looks.is_multiple_of(64) {
+        polls += 1;
+        let eager = clock.0.is_some() && start.elapsed() < POLL_WITHOUT_SLEEP;
+        if eager && !own && !polls.is_multiple_of(64) {
             std::thread::yield_now();
             continue;
         }
@@ -148,8 +150,8 @@ fn look(tid: i32, cpu: Duration, clock: &mut Clock, mut inside: impl FnMut(Regs)
                 return Place::Kernel;
             }
         } else if since >= cpu && met
-            || since >= cpu.max(UNSEEN)
-            || ticks * PERIOD >= 2 * cpu.as_nanos() as u64 && own_ticks * FEW < ticks
+            || since >= cpu.max(KERNEL_AFTER_CPU)
+            || ticks * NS_BETWEEN_TICKS >= 2 * cpu.as_nanos() as u64 && own_ticks * FEW_OWN_TICKS_DIVISOR < ticks
         {
             return Place::Kernel;
         }
@@ -158,7 +160,7 @@ fn look(tid: i32, cpu: Duration, clock: &mut Clock, mut inside: impl FnMut(Regs)
             return Place::Asleep;
         }
         if !eager {
-            std::thread::sleep(Duration::from_nanos(PERIOD));
+            std::thread::sleep(Duration::from_nanos(NS_BETWEEN_TICKS));
         }
     }
     Place::Unknown
@@ -181,6 +183,6 @@ pub struct Clock(Option<Ticks>);
 
 impl Clock {
     fn of(tid: i32) -> Clock {
-        Clock(Ticks::open(tid, PERIOD, true).or_else(|_| Ticks::open(tid, PERIOD, false)).ok())
+        Clock(Ticks::open(tid, NS_BETWEEN_TICKS, true).or_else(|_| Ticks::open(tid, NS_BETWEEN_TICKS, false)).ok())
     }
 }

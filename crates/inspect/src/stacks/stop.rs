@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 pub const MAX_STACK: usize = 64 << 10;
 /// How long to wait for a thread to stop that sits where it cannot be interrupted. One that merely
 /// lacks a CPU gets ten times as long.
-pub const PATIENCE: Duration = Duration::from_millis(50);
+pub const MAX_WAIT_FOR_STOP: Duration = Duration::from_millis(50);
 
 /// Registers and stack of a thread at one moment.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ pub(crate) fn does(pid: i32, tid: i32) -> Does {
     let harmless = match call.nr {
         libc::SYS_futex => FUTEX_WAITS.contains(&(call.args[1] as libc::c_int & libc::FUTEX_CMD_MASK)),
         libc::SYS_wait4 | libc::SYS_waitid | libc::SYS_flock | libc::SYS_fcntl | libc::SYS_pause => true,
-        // No stop reaches a parent that waits for the child of its vfork: that is told.
+        // No stop reaches a parent that waits for the child of its vfork: that is reported.
         libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3 => true,
         // Of a pipe the kernel makes them again by itself: one that waits has read nothing yet. One
         // that writes may have written a part.
@@ -138,7 +138,7 @@ pub(crate) fn stopped(pid: i32, tid: i32, maps: &Maps, vectors: bool) -> Result<
 
 /// Waits until a thread that was interrupted has stopped; the signal it was about to get, if one.
 fn wait(tid: i32, since: Instant) -> Result<i32, Error> {
-    let mut looks = 0u32;
+    let mut polls = 0u32;
     loop {
         if let Some(status) = ptrace::state::collect_stop(tid).map_err(|_| Error::Gone { id: tid })? {
             // An event stop carries a number above the signal; a plain stop is a signal to be
@@ -146,16 +146,16 @@ fn wait(tid: i32, since: Instant) -> Result<i32, Error> {
             return Ok(if status >> 8 == 0 { status } else { 0 });
         }
         let waited = since.elapsed();
-        let state = if looks.is_multiple_of(64) && looks > 0 { state(tid) } else { ' ' };
+        let state = if polls.is_multiple_of(64) && polls > 0 { state(tid) } else { ' ' };
         if matches!(state, 'Z' | 'X') {
             return Err(Error::Gone { id: tid });
         }
-        if waited > PATIENCE * 10 || waited > PATIENCE && state == 'D' {
+        if waited > MAX_WAIT_FOR_STOP * 10 || waited > MAX_WAIT_FOR_STOP && state == 'D' {
             let waited_ms = waited.as_millis() as u64;
             return Err(Error::NotStopped { tid, waited_ms });
         }
-        looks += 1;
-        if looks < 50 {
+        polls += 1;
+        if polls < 50 {
             std::thread::yield_now();
         } else {
             std::thread::sleep(Duration::from_micros(20));
@@ -179,8 +179,8 @@ fn state(tid: i32) -> char {
 /// pointer are all that is known of its registers.
 pub(crate) fn asleep(pid: i32, tid: i32, maps: &Maps) -> Result<Option<Copied>, Error> {
     let path = format!("/proc/{pid}/task/{tid}/syscall");
-    let look = || procfs::text(&path, 512).map_err(|e| Error::of(tid, "seeing the system call", e));
-    let before = look()?;
+    let read_call = || procfs::text(&path, 512).map_err(|e| Error::of(tid, "seeing the system call", e));
+    let before = read_call()?;
     let (sp, pc) = match Seen::parse(before.as_bytes()) {
         Some(Seen::In(c)) => (c.sp, c.pc),
         // Of one that has ended both are 0.
@@ -188,7 +188,7 @@ pub(crate) fn asleep(pid: i32, tid: i32, maps: &Maps) -> Result<Option<Copied>, 
         _ => return Ok(None),
     };
     let (base, stack) = copy(pid, sp, maps);
-    if look()? != before {
+    if read_call()? != before {
         return Ok(None);
     }
     let mut regs = Regs::default();

@@ -1,6 +1,6 @@
 //! The system call a thread sits in: one line of `/proc/PID/task/TID/syscall`.
 
-/// A system call as the kernel tells it of a blocked thread.
+/// A system call as the kernel reports it of a blocked thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Call {
     /// Number of the call.

@@ -126,7 +126,7 @@ pub(crate) fn is_32bit(pid: i32) -> bool {
         .is_ok_and(|()| &ident == b"\x7fELF\x01")
 }
 
-/// Where in the kernel a thread waits, empty where the kernel does not tell.
+/// Where in the kernel a thread waits, empty where the kernel does not say.
 pub(crate) fn wchan(tid: i32) -> String {
     let text = procfs::text(&format!("/proc/{tid}/wchan"), 128).unwrap_or_default();
     if text == "0" { String::new() } else { text }

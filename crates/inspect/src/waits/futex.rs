@@ -1,8 +1,8 @@
 //! Which lock hides behind a futex wait.
 //!
-//! Owns: the rules that tell a mutex from a condition variable by the call's arguments and the
-//! bytes around the word. Promises: pure functions over bytes; any bytes give an answer. Refuses:
-//! guessing an owner; `Owner::Unknown` is the answer where the lock does not keep one.
+//! Owns: the rules that distinguish a mutex from a condition variable by the call's arguments and
+//! the bytes around the word. Promises: pure functions over bytes; any bytes give an answer.
+//! Refuses: guessing an owner; `Owner::Unknown` is the answer where the lock does not keep one.
 //!
 //! What the rules rest on (x86_64; offsets in bytes):
 //!
@@ -20,7 +20,7 @@
 //! | Rust std | WAIT_BITSET on the steady clock | none |
 //! | Rust RwLock | the same; readers on the state at +0, writers on +4, a number of their own | none |
 //! | musl mutex | WAIT, at +4, what the word was with the waiters bit | the word, unless it is a plain mutex |
-//! | musl condition variable | WAIT, value 2, on its own stack | none: told as a bare lock |
+//! | musl condition variable | WAIT, value 2, on its own stack | none: reported as a bare lock |
 //!
 //! A lock is free where its word says so, and only there ([`free`]).
 
@@ -83,7 +83,7 @@ impl Waiting {
     }
 }
 
-/// The holder as the lock tells it, before anyone looked whether there is such a thread.
+/// The holder by the lock's word, before a check whether there is such a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Held {
     /// By the thread with this id in the program's own pid namespace.
@@ -164,19 +164,19 @@ fn plain(w: &Waiting, word: u32, around: &Around, live: &dyn Fn(i32) -> bool) ->
     found.unwrap_or((Shape::Unknown, Sure::Certain))
 }
 
-/// A robust mutex of glibc's. The word says who holds it now: what a sleeper saw is of the time
+/// A robust mutex of glibc's. The word names its holder now: what a sleeper saw is of the time
 /// when it went to sleep.
 fn robust(word: u32, around: &Around, live: &dyn Fn(i32) -> bool) -> Option<(Shape, Sure)> {
     let id = word & TID;
-    // Who holds it stands behind the word, too, but for a moment after it was handed over, or after
+    // Its holder is named after the word, too, but for a moment after it was handed over, or after
     // a holder has ended.
     let twice = around.u32(8) == Some(id);
     let sure = if twice { Sure::Certain } else { Sure::Likely };
     (twice || id == 0 || live(id as i32)).then_some((Shape::Mutex(by(id)), sure))
 }
 
-/// Who holds a mutex of musl's. The kind stands in front of the word, the number of those who wait
-/// behind it. Whoever comes notes in the word that it waits; whoever gets it next does not.
+/// The holder of a mutex of musl's. The kind is before the word, the number of waiters after it. A
+/// new waiter notes in the word that it waits; the next holder does not.
 fn musl(w: &Waiting, word: u32, around: &Around, live: &dyn Fn(i32) -> bool) -> Option<Held> {
     let (kind, waiters) = (around.u32(-4)?, around.u32(4)?);
     let (saw, id) = (w.expected & TID, word & TID);
@@ -227,7 +227,7 @@ fn wall_clock(w: &Waiting, around: &Around, live: &dyn Fn(i32) -> bool) -> (Shap
     {
         return (Shape::RwLock(held), Sure::Certain);
     }
-    // The zeros behind a condition variable look like a rwlock's end.
+    // The zeros after a condition variable equal a rwlock's end.
     if (w.expected == 2 || w.expected == 3)
         && !is_condvar_241
         && let Some(held) = rwlock(around, -(in_rwlock(w) as isize), live)
@@ -374,7 +374,7 @@ pub(crate) fn free(w: &Waiting, shape: Shape, around: &Around) -> bool {
         Shape::RwLock(_) => reads_state(w) && word & COUNT == 0,
         // Whoever was moved to the mutex by a broadcast is asleep at that by now. In glibc 2.41 the
         // word counts signals from where its group began: when groups change places it becomes that
-        // number, above what those sleep for who are there.
+        // number, above what the present waiters sleep for.
         Shape::Condvar => {
             let begun = around.u32(in_condvar_241(w) + 8).filter(|_| condvar_241(around, in_condvar_241(w)));
             w.op & 127 != 11 && word != w.expected && begun.is_none_or(|begun| word.wrapping_sub(begun) as i32 > 0)
@@ -384,8 +384,8 @@ pub(crate) fn free(w: &Waiting, shape: Shape, around: &Around) -> bool {
     }
 }
 
-/// Whether this waits for a condition variable of musl's, at a word of its own which a lock's looks
-/// like, and was moved from there to the mutex by a broadcast: asleep at that, with a zero in the
+/// Whether this waits for a condition variable of musl's, at a word of its own with the form of a
+/// lock's, and was moved from there to the mutex by a broadcast: asleep at that, with a zero in the
 /// word. In front of it then stands that it was signalled. Mutexes of glibc's are at other
 /// addresses.
 fn moved(w: &Waiting, around: &Around) -> bool {
@@ -411,8 +411,8 @@ mod tests {
 
     #[test]
     fn a_semaphore_behind_another_block_of_memory() {
-        // The allocator's size in front of it, and numbers of the block before that, look like a
-        // condition variable that began four bytes off.
+        // The allocator's size in front of it, and numbers of the block before that, have the form
+        // of a condition variable that began four bytes off.
         let (w, around) = at(0x1000, &[(-44, 9), (-24, 7), (-8, 0x21), (4, 1)]);
         assert!(condvar(&around, -44, 20), "as it stands");
         assert_eq!(wall_clock(&w, &around, &|_| false), (Shape::Semaphore, Sure::Certain));
@@ -436,7 +436,7 @@ mod tests {
                 assert_eq!(wall_clock(&w, &around, &|_| false), (Shape::Condvar, Sure::Likely));
                 assert_eq!(free(&w, Shape::Condvar, &around), lost, "{addr:x}, {signals}");
             }
-            // Those who came to the second group while its word was 2, with nothing but zeros
+            // Threads that came to the second group while its word was 2, with nothing but zeros
             // behind it.
             let (w, around) = words(addr, 3);
             for (op, expected, timed) in [(w.op, 2, false), (w.op, 2, true), (w.op, 14, false), (9 | PRIVATE, 2, true)]
@@ -459,8 +459,8 @@ mod tests {
         for (addr, expected) in [(0x1008, 2), (0x1008, 3), (0x100c, 2), (0x100c, 3)] {
             let (w, around) = at(addr, &[(0, expected)]);
             let w = Waiting { expected, ..w };
-            let (told, _) = wall_clock(&w, &around, &|_| false);
-            assert_eq!((told, begins(&w, told)), (Shape::RwLock(Held::Unsaid), 0x1000));
+            let (shape, _) = wall_clock(&w, &around, &|_| false);
+            assert_eq!((shape, begins(&w, shape)), (Shape::RwLock(Held::Unsaid), 0x1000));
         }
     }
 
@@ -470,11 +470,11 @@ mod tests {
         let word = 1 << 3 | 4 | 2;
         let (w, around) = at(0x1000, &[(0, word), (4, 1), (12, 3)]);
         let w = Waiting { expected: word, ..w };
-        let (told, sure) = wall_clock(&w, &around, &|_| false);
-        assert_eq!((told, sure, begins(&w, told)), (Shape::RwLock(Held::Unsaid), Sure::Certain, 0x1000));
-        assert!(!free(&w, told, &around));
+        let (shape, sure) = wall_clock(&w, &around, &|_| false);
+        assert_eq!((shape, sure, begins(&w, shape)), (Shape::RwLock(Held::Unsaid), Sure::Certain, 0x1000));
+        assert!(!free(&w, shape, &around));
         let (_, around) = at(0x1000, &[(0, 0)]);
-        assert!(free(&w, told, &around));
+        assert!(free(&w, shape, &around));
         // A semaphore's or condition variable's count at such an address is none.
         let (w, around) = at(0x1000, &[(0, word), (24, 7)]);
         assert_ne!(wall_clock(&Waiting { expected: word, ..w }, &around, &|_| false).0, Shape::RwLock(Held::Unsaid));
@@ -499,9 +499,9 @@ mod tests {
             let expected = [0, 1, 2, 3, u32::MAX, WAITERS | 16, next() as u32, around.u32(0).unwrap_or(9)];
             let args = [next(), next() & 0x18f, u64::from(expected[next() as usize % 8]), next() % 2, 0, 0];
             if let Some(w) = Waiting::of(&args) {
-                let (told, _) = shape(&w, &around, &|id| id % 2 == 0);
-                free(&w, told, &around);
-                begins(&w, told);
+                let (found, _) = super::shape(&w, &around, &|id| id % 2 == 0);
+                free(&w, found, &around);
+                begins(&w, found);
             }
         }
     }

@@ -1,5 +1,5 @@
-//! What a futex wait is told to be: the kind of lock, its holder, and whether anyone will ever wake
-//! the sleeper.
+//! What a futex wait is reported to be: the kind of lock, its holder, and whether anyone will ever
+//! wake the sleeper.
 
 use super::futex::Waiting;
 use super::owner::Owner;
@@ -22,12 +22,12 @@ pub struct FutexWait {
     pub kind: FutexKind,
     /// How sure the kind is.
     pub sure: Sure,
-    /// What names the word for all who share it.
+    /// What names the word for all processes that share it.
     pub key: Key,
 }
 
 impl FutexWait {
-    /// Nobody who could release it holds what the thread sleeps for: its word says that it is free,
+    /// No living holder could release what the thread sleeps for: its word says that it is free,
     /// or its holder has ended, or is in the process that this one was forked from. True for a
     /// moment in healthy programs too. If it stays so while the thread's [`ThreadState::switches`]
     /// stand still, a wake-up was lost or the holder died with the lock.
@@ -80,11 +80,11 @@ pub enum FutexKind {
     /// close a ring, or that the holder has ended. The thread is parked for ever; which mutex it
     /// was is known to nobody but its registers.
     GivenUp,
-    /// Not told from the bytes around the word.
+    /// The bytes around the word do not show it.
     Unknown,
 }
 
-/// What names a futex word for everybody who shares it.
+/// What names a futex word for all processes that share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
     /// Memory of one process.

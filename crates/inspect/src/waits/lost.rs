@@ -1,5 +1,5 @@
-//! Sleepers that nobody will wake: rechecked for a while, for in healthy programs they look so for
-//! a moment.
+//! Sleepers that no thread will wake: rechecked for a while, because healthy programs show the same
+//! state briefly.
 
 use super::thread::{State, ThreadState};
 use super::{FutexKind, FutexWait, Key, Wait, Watched};
@@ -44,7 +44,7 @@ impl FutexWait {
     }
 }
 
-/// The other processes that have this memory mapped; nothing if a relative may not be looked into,
+/// The other processes that have this memory mapped; nothing if a relative may not be inspected,
 /// which may have it by `fork`.
 fn sharers(pid: i32, key: &Key) -> Option<Vec<Watched>> {
     let &Key::Shared { dev, ino, .. } = key else {
@@ -66,13 +66,13 @@ fn sharers(pid: i32, key: &Key) -> Option<Vec<Watched>> {
     (!related).then_some(out)
 }
 
-/// Looks again until the answer no longer changes or the time is over: `true` if the thread slept
+/// Rechecks until the answer no longer changes or the time is over: `true` if the thread slept
 /// for something lost (see [`FutexWait::lost`]) all the while and did not run once, no other thread
 /// of its process was kept from running all the while (such a one may be just about to wake it),
-/// and nobody who slept at the same lock was woken: a lock that many want is free for most of the
-/// time where those who are woken lack a CPU. Of a lock that is free and that processes share, all
-/// who share it are looked at; where a relative may not be, the answer is `false`. Blocks for
-/// `span`, and of a shared lock for reading the map of each process first.
+/// and no sleeper at the same lock was woken: a lock that many want is free for most of the time
+/// where woken threads lack a CPU. Of a lock that is free and that processes share, all
+/// processes that share it are inspected; where a relative may not be, the answer is `false`.
+/// Blocks for `span`, and of a shared lock for reading the map of each process first.
 pub fn stays_lost(watched: &mut Watched, tid: i32, span: Duration) -> bool {
     const RECHECKS: u32 = 8;
     let Some(first) = watched.progress(tid) else {
@@ -93,8 +93,8 @@ pub fn stays_lost(watched: &mut Watched, tid: i32, span: Duration) -> bool {
         std::iter::once(watched).chain(&mut others).map(|w| (w.queue(&wait), w.blocked_behind(tid))).collect()
     };
     let before = queues(watched);
-    for look in 0..=RECHECKS {
-        if look > 0 {
+    for recheck in 0..=RECHECKS {
+        if recheck > 0 {
             std::thread::sleep(span / RECHECKS);
         }
         let lost = matches!(watched.wait_of(tid), Wait::Futex(f) if f.lost() && !f.call.timed);

@@ -1,10 +1,10 @@
 //! What the threads of another process do and what each waits for.
 //!
-//! Owns: the descriptors of `/proc/PID/task/*`, kept open between looks, because opening costs
+//! Owns: the descriptors of `/proc/PID/task/*`, kept open between scans, because opening costs
 //! several times what reading does. Promises: [`Watched::scan`] reads two small files a thread and
-//! nothing else; who holds a lock or the other end of a pipe is found only when
+//! nothing else; the holder of a lock or of the other end of a pipe is found only when
 //! [`Watched::wait_of`] is asked about that thread. The process is not stopped or written. Refuses:
-//! waits of 32-bit programs, which are told by the call's number only.
+//! waits of 32-bit programs, which are reported by the call's number only.
 
 mod call;
 mod files;
@@ -49,7 +49,7 @@ pub enum Wait {
         ino: u64,
         /// Whether it reads or writes.
         direction: Direction,
-        /// Processes that hold the other end, sorted. Only those this process may look into are
+        /// Processes that hold the other end, sorted. Only those this process may inspect are
         /// found. If it is the waiting process alone and the pipe has no name, nothing else can
         /// ever end the wait.
         peers: Vec<i32>,
@@ -112,7 +112,7 @@ pub enum Wait {
     },
     /// Inside the kernel, not to be interrupted: disk, network file system, memory.
     Disk {
-        /// Where in the kernel, if it tells.
+        /// Where in the kernel, if it says.
         wchan: String,
         /// In which call, if in one.
         call: Option<Call>,
@@ -121,7 +121,7 @@ pub enum Wait {
     Other(Call),
     /// Blocked outside any call, for instance in a page fault.
     Fault {
-        /// Where in the kernel, if it tells.
+        /// Where in the kernel, if it says.
         wchan: String,
     },
     /// The thread has ended.
@@ -145,7 +145,7 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Begins to look at a process. Fails if there is none.
+    /// Begins to inspect a process. Fails if there is none.
     pub fn new(pid: i32) -> Result<Watched, Error> {
         Watched::beside(pid, 0)
     }
@@ -157,7 +157,7 @@ impl Watched {
         Ok(w)
     }
 
-    /// The same for a look at a few threads now and then: it keeps no descriptors open.
+    /// The same for an occasional sample of a few threads: it keeps no descriptors open.
     pub fn of_few(pid: i32) -> Result<Watched, Error> {
         let mut w = Watched::empty(pid, 0);
         w.refresh()?;
@@ -173,7 +173,7 @@ impl Watched {
         self.pid
     }
 
-    /// Ids of the threads seen at the last look, sorted.
+    /// Ids of the threads seen at the last scan, sorted.
     pub fn tids(&self) -> Vec<i32> {
         self.threads.keys().copied().collect()
     }
@@ -214,14 +214,14 @@ impl Watched {
     }
 
     /// What one thread waits for. Blocks for no longer than reading `/proc` takes; finding the
-    /// other end of a pipe or socket looks at the descriptors of every process and takes
+    /// other end of a pipe or socket reads the descriptors of every process and takes
     /// milliseconds.
     pub fn wait_of(&mut self, tid: i32) -> Wait {
         self.wait_of_by(tid, &mut Ends::default())
     }
 
-    /// The same, for many threads at a time: who holds the other ends is looked up in `ends`, which
-    /// is read once.
+    /// The same, for many threads at a time: the holders of the other ends are found in `ends`,
+    /// which is read once.
     pub fn wait_of_by(&mut self, tid: i32, ends: &mut Ends) -> Wait {
         let pid = self.pid;
         let Some(kept) = self.threads.get_mut(&tid) else {
@@ -332,7 +332,7 @@ impl Watched {
     }
 
     /// CPU time (nanoseconds) and switches of one thread, fresh; nothing once it has ended. The
-    /// cheapest look there is: some 2 us. Of a thread that runs, the CPU time may lack the last
+    /// cheapest sample: some 2 us. Of a thread that runs, the CPU time may lack the last
     /// clock tick.
     pub fn progress(&mut self, tid: i32) -> Option<(u64, u64)> {
         self.threads.get_mut(&tid)?.progress()
@@ -420,7 +420,7 @@ impl Watched {
         };
         let free = futex::free(&call, shape, &around);
         let lock = futex::begins(&call, shape);
-        // The bytes around a word on a stack may look like anything.
+        // The bytes around a word on a stack may have any form.
         let (kind, sure) =
             if self.given_up(tid, &call, &around) { (FutexKind::GivenUp, Sure::Likely) } else { (kind, sure) };
         let key = self.key(&call, maps);

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 /// The holder of a lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Owner {
-    /// This thread; ids as the looking process sees them.
+    /// This thread; ids as the inspecting process sees them.
     Thread {
         /// Its process.
         pid: i32,
@@ -38,7 +38,7 @@ pub enum Owner {
 }
 
 impl Owner {
-    /// Whether nobody is there who could release the lock.
+    /// Whether no thread could release the lock.
     pub(super) fn left(&self) -> bool {
         matches!(self, Owner::Gone { .. } | Owner::Forked { .. })
     }
@@ -57,7 +57,7 @@ pub fn inner_id(tid: i32) -> Option<i32> {
 }
 
 /// Threads of other processes by the ids that a process knows them by, each list read once in a
-/// look at many locks.
+/// scan of many locks.
 #[derive(Debug)]
 pub(crate) struct Elsewhere {
     pid: i32,
@@ -102,7 +102,7 @@ fn of_parent(pid: i32) -> Option<(i32, BTreeMap<i32, i32>)> {
 }
 
 /// Whether a thread waits for a process it made by `vfork` to end or to become another program, and
-/// that is this one, as far as the kernel tells.
+/// that is this one, as far as the kernel says.
 fn made_by_vfork(pid: i32, maker: i32) -> bool {
     let line = procfs::text(&format!("/proc/{maker}/syscall"), 256).unwrap_or_default();
     let waits = matches!(Seen::parse(line.as_bytes()), Some(Seen::In(call))

@@ -1,8 +1,8 @@
-//! Who could end a wait for a descriptor or a child: the other end of a pipe, the holder of a file
-//! lock, the children.
+//! The processes that could end a wait for a descriptor or a child: the other end of a pipe, the
+//! holder of a file lock, the children.
 //!
-//! Promises: looks at descriptors by their links in `/proc` and opens none of the files. Refuses:
-//! processes this one may not look into (they are not found, and cannot be distinguished from those
+//! Promises: reads descriptors by their links in `/proc` and opens none of the files. Refuses:
+//! processes this one may not inspect (they are not found, and cannot be distinguished from those
 //! that are not there).
 
 use super::Wait;
@@ -26,9 +26,9 @@ pub enum Direction {
     Write,
 }
 
-/// Who holds which pipe and socket, of one moment: when something of it is first asked for it is
-/// read for all, and not again. So the waits of many threads are told at the price of one, but what
-/// has changed since is not seen.
+/// The holders of pipes and sockets, at one moment: when something of it is first asked for it is
+/// read for all, and not again. So the waits of many threads are found at the price of one, but
+/// what has changed since is not seen.
 #[derive(Debug, Default)]
 pub struct Ends {
     /// Processes that hold what a link such as `pipe:[1]` stands for, by that, and the modes they
@@ -157,7 +157,7 @@ fn holders(link: &str, writable: Option<bool>) -> Vec<i32> {
     ids("/proc").into_iter().filter(holds).collect()
 }
 
-/// How a descriptor is open: its link's own mode tells. 0 once it is closed.
+/// How a descriptor is open: its link's own mode says. 0 once it is closed.
 fn mode(descriptor: &fs::DirEntry) -> u32 {
     fs::symlink_metadata(descriptor.path()).map_or(0, |m| m.mode())
 }
@@ -182,8 +182,8 @@ fn descriptors(pid: i32) -> impl Iterator<Item = fs::DirEntry> {
 ///
 /// The kernel gives a lock of `flock`, or of an open file (`F_OFD_SETLK`), back once nobody has the
 /// file open that way any more: it may outlast the process that took it (as `flock 9` in a shell's
-/// script does), and another process may have that one's number by now; of an open file's it is not
-/// said who took it. So the one that took it must be seen to have it still; else it is whoever has
+/// script does), and another process may have that one's number by now; of an open file's the taker
+/// is not known. So the one that took it must be seen to have it still; else it is whoever has
 /// it, and where several do, the one the others inherited it from. `waiter`: as whom the kernel
 /// knows the one that waits.
 fn lock_owner(pid: i32, tid: i32, fd: i32, waiter: i32, path: &str) -> Option<i32> {
@@ -253,8 +253,8 @@ fn unlisted_lock(holders: &[i32], ino: u64) -> Option<Lock> {
 }
 
 /// The lock that one waits for: in the text of `/proc/locks` waiters follow it, with its number and
-/// an arrow. Of those that wait for a lock of an open file it is not said who they are: where they
-/// wait for several of one file, it may be any.
+/// an arrow. Of those that wait for a lock of an open file the kernel does not name them: where
+/// they wait for several of one file, it may be any.
 fn lock_in(locks: &str, waiter: i32, ino: u64) -> Option<Lock> {
     let mut held: Option<(&str, Lock)> = None;
     let mut found: Option<(&str, Lock)> = None;
@@ -292,14 +292,14 @@ pub(super) fn parent(pid: i32) -> Option<i32> {
 /// The children a call waits for: the one it names, if that is there, else all.
 pub(super) fn children(pid: i32, call: &Call) -> Vec<i32> {
     let mut all: Vec<i32> = Vec::new();
-    let mut told = false;
+    let mut is_listed = false;
     for t in ids(format!("/proc/{pid}/task")) {
         if let Ok(text) = procfs::text(&format!("/proc/{pid}/task/{t}/children"), 1 << 20) {
-            told = true;
+            is_listed = true;
             all.extend(text.split_whitespace().filter_map(|p| p.parse::<i32>().ok()));
         }
     }
-    if !told {
+    if !is_listed {
         // A kernel without these lists: ask every process for its parent.
         all = ids("/proc");
         all.retain(|&p| parent(p) == Some(pid));

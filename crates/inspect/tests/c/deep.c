@@ -63,7 +63,7 @@ KEEP int recursion(int n)
     if (n == 0) for (;;) pause();
     return recursion(n - 1) + room[1];
 }
-/* Every word of the stack from its own frame on is made to look like a frame that leads to
+/* Every word of the stack from its own frame on is made to have the form of a frame that leads to
  * itself or to rubbish. */
 KEEP static void spoil(uintptr_t seed)
 {

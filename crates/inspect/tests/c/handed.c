@@ -1,6 +1,6 @@
-/* Locks that go from hand to hand, and words that look as if they were free: handed MODE [LOCK].
+/* Locks that go from hand to hand, and words with the value of free ones: handed MODE [LOCK].
  * LOCK is robust (glibc's), musl or musl-recursive: musl's words and calls, for there need be no
- * musl here. Prints "ready" once all is as it should be; the threads' names say who they are. */
+ * musl here. Prints "ready" once all is as it should be; the threads' names say what they do. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
@@ -32,7 +32,7 @@ static _Atomic int ids[3], taken;
 static unsigned pair[2];
 static unsigned *word;
 
-static void named(const char *who) { prctl(PR_SET_NAME, who); }
+static void named(const char *name) { prctl(PR_SET_NAME, name); }
 static void ready(void) { puts("ready"); fflush(stdout); }
 static void forever(void) { for (;;) pause(); }
 static long futex(void *at, int op, unsigned value, void *to)

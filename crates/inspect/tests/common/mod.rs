@@ -1,4 +1,4 @@
-//! Programs to look at: built from `tests/c` with the system's compiler, run, and killed at the
+//! Programs to inspect: built from `tests/c` with the system's compiler, run, and killed at the
 //! end.
 #![allow(dead_code, reason = "each test uses some of it")]
 
@@ -105,10 +105,10 @@ pub fn children(pid: i32) -> Vec<i32> {
 }
 
 /// Looks again and again until there is an answer, for half a minute at most.
-pub fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
+pub fn until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + Duration::from_secs(30);
     loop {
-        if let Some(t) = look() {
+        if let Some(t) = probe() {
             return t;
         }
         assert!(Instant::now() < end, "waited 30 s for {what}");

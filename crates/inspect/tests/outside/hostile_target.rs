@@ -33,7 +33,7 @@ fn stacks_full_of_rubbish() {
 
 /// All the reader does with such a process; the answers do not matter, only that they come and are
 /// small. The number of frames.
-fn look(program: &Path, args: &[&str]) -> usize {
+fn inspect(program: &Path, args: &[&str]) -> usize {
     let p = Running::program(program, args);
     match python::find(p.pid()) {
         Ok(Some(python)) => {
@@ -65,7 +65,7 @@ fn python_structures_full_of_rubbish() {
         std::fs::copy(&built, o).unwrap();
     }
     // As many frames as there is room for, of those that cost most.
-    let frames = look(&program, &["0x030c01f0", "large", "1"]);
+    let frames = inspect(&program, &["0x030c01f0", "large", "1"]);
     println!("large: {frames} frames");
     assert!((100..10_000).contains(&frames));
     let first: u64 = std::env::var("ORBIT_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(1);
@@ -74,13 +74,13 @@ fn python_structures_full_of_rubbish() {
         let seed = seed.to_string();
         for kind in ["random", "cycle"] {
             for version in ["0x030b07f0", "0x030c01f0", "0x030d00f0", "0x030e00f0", "0x020700f0"] {
-                look(&program, &[version, kind, &seed]);
+                inspect(&program, &[version, kind, &seed]);
             }
             for table in ["wild", "small"] {
-                look(&program, &["0x030d00f0", kind, &seed, table]);
+                inspect(&program, &["0x030d00f0", kind, &seed, table]);
             }
             for o in &old {
-                look(o, &["0", kind, &seed]);
+                inspect(o, &["0", kind, &seed]);
             }
         }
     }

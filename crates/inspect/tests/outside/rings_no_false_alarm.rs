@@ -1,5 +1,5 @@
 //! A healthy program whose threads fight over their locks never shows a ring, however often one
-//! looks. 3,000 looks; `ORBIT_TEST_FULL=1` makes 100,000, `ORBIT_SCANS` any number.
+//! samples. 3,000 scans; `ORBIT_TEST_FULL=1` makes 100,000, `ORBIT_SCANS` any number.
 
 use crate::common;
 use common::{Dir, Running};
@@ -17,5 +17,5 @@ fn healthy_program_has_no_ring() {
         let rings = watch.scan();
         assert!(rings.is_empty(), "scan {i}: {rings:?}");
     }
-    println!("{scans} scans, {} rings seen in one look and not in the second", watch.suspected());
+    println!("{scans} scans, {} rings seen in one sample and not in the second", watch.suspected());
 }

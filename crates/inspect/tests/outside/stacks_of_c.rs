@@ -23,7 +23,7 @@ fn parked(u: &mut Unwinder) -> ThreadStack {
     })
 }
 
-/// The frames come one after the other, with others in between at most where told.
+/// The frames come one after the other, with others in between at most where that is asked for.
 fn in_order(s: &ThreadStack, want: &[&str]) {
     let all = names(s);
     let mut rest = all.iter();

@@ -39,10 +39,10 @@ fn interpreters() -> Vec<String> {
             continue;
         }
         let code = "import sys; print(sys.executable, sys.version_info[:2], sys.implementation.name)";
-        let told = Command::new(name).args(["-c", code]).output().unwrap().stdout;
-        let told = String::from_utf8_lossy(&told).into_owned();
-        if !seen.contains(&told) {
-            seen.push(told);
+        let version = Command::new(name).args(["-c", code]).output().unwrap().stdout;
+        let version = String::from_utf8_lossy(&version).into_owned();
+        if !seen.contains(&version) {
+            seen.push(version);
             out.push(name.to_owned());
         }
     }
@@ -80,13 +80,13 @@ fn frames_of_every_thread() {
             assert!(t.frames.iter().all(|f| f.line.is_some()), "{t:#?}");
         }
         let main = threads.iter().find(|t| t.tid == p.pid()).unwrap();
-        let told: Vec<_> = main.frames.iter().map(|f| (f.function.as_str(), f.line.unwrap())).collect();
-        assert_eq!(told, [("gr\u{fc}n_\u{4e2d}", 17), ("<module>", 18)]);
+        let frames: Vec<_> = main.frames.iter().map(|f| (f.function.as_str(), f.line.unwrap())).collect();
+        assert_eq!(frames, [("gr\u{fc}n_\u{4e2d}", 17), ("<module>", 18)]);
         assert_eq!(main.frames[0].file, file.to_str().unwrap());
         let hold = threads.iter().find(|t| t.frames[0].function.ends_with("hold")).unwrap();
-        let told: Vec<_> = hold.frames.iter().take(3).map(|f| f.line.unwrap()).collect();
+        let lines: Vec<_> = hold.frames.iter().take(3).map(|f| f.line.unwrap()).collect();
         // The line of a call spread over two is its first or its second, by version.
-        assert!(told[0] == 5 && (6..=7).contains(&told[1]) && told[1] == told[2], "{told:?}");
+        assert!(lines[0] == 5 && (6..=7).contains(&lines[1]) && lines[1] == lines[2], "{lines:?}");
         if python.version() >= (3, 11) {
             assert_eq!(hold.frames[0].function, "Keeper.hold");
         }

@@ -110,7 +110,7 @@ fn when_the_first_thread_has_ended() {
 fn not_permitted() {
     // SAFETY: plain call.
     if unsafe { libc::geteuid() } != 0 {
-        println!("SKIP: needs root, to look with the eyes of another user");
+        println!("SKIP: needs root, to inspect as another user");
         return;
     }
     let p = Running::start(std::process::Command::new("sh").args(["-c", "echo ready; exec sleep 1000"]));

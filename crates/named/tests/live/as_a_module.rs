@@ -37,7 +37,7 @@ fn next<T>(module: &Installed, what: &str, wanted: impl Fn(&Report) -> Option<T>
         }
         seen.push(report);
     }
-    panic!("not told: {what}; but {seen:?}; {:?}", module.status());
+    panic!("not reported: {what}; but {seen:?}; {:?}", module.status());
 }
 
 fn event(report: &Report) -> Option<Event> {
@@ -64,7 +64,7 @@ fn hangs_are_found_and_found_again() {
     };
     let first = next(&module, "the hang", hang);
     assert_eq!((first.kind, first.pid as u32), (Kind::Blocked, pid), "{first:?}");
-    assert!(!first.threads.is_empty() && !first.threads[0].stack.is_empty(), "its stack is told: {first:?}");
+    assert!(!first.threads.is_empty() && !first.threads[0].stack.is_empty(), "its stack is reported: {first:?}");
 
     // SAFETY: the module's process, which this program's template made and has not reaped.
     unsafe { libc::kill(module.status().pid, libc::SIGKILL) };

@@ -1,5 +1,5 @@
 //! Hangs inside functions that are named as sections, of a program that was not changed for it, are
-//! told with the section's name.
+//! reported with the section's name.
 
 use crate::common::{Dir, Program, Watcher, functions, have};
 use orbit_ahd::{Config, Event, Hang, Kind};
@@ -125,12 +125,12 @@ fn a_method_in_a_library_that_throws() {
 }
 
 #[test]
-fn a_name_that_is_nearly_right_is_told() {
+fn a_name_that_is_nearly_right_is_reported_as_missing() {
     let dir = Dir::new("named-missing");
     let Some(program) = build(&dir) else { return };
     let path = program.display().to_string();
     let text = trouble_of(Command::new(program).args(["fast", "600"]), "r=reqest");
-    let begins = format!("function reqest of section r was not found (looked for in {path}, ");
+    let begins = format!("function reqest of section r was not found (searched {path},  ");
     assert!(text.starts_with(&begins), "{text}");
     for part in ["libc.so", "; names near it: request"] {
         assert!(text.contains(part), "`{part}` in: {text}");
@@ -146,7 +146,7 @@ fn trouble_of(program: &mut Command, section: &str) -> String {
         _ => None,
     };
     watcher.until("a word on it", |all| all.iter().any(|e| of_it(e).is_some()));
-    watcher.events.iter().find_map(of_it).expect("it was told")
+    watcher.events.iter().find_map(of_it).expect("a report")
 }
 
 /// C++ as compilers leave it: `twin(int)` and `twin(long)`, and `thrower(int)`, which waits, with a
@@ -175,7 +175,7 @@ fn a_function_with_a_part_that_was_split_off() {
 }
 
 #[test]
-fn a_name_of_several_functions_is_told_with_each() {
+fn a_name_of_several_functions_is_reported_with_each() {
     let dir = Dir::new("named-several");
     let Some(program) = dir.build("several", SYMBOLS) else { return };
     let text = trouble_of(&mut Command::new(program), "t=twin");

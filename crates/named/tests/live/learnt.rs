@@ -1,5 +1,5 @@
 //! Probes learn what an execution of a section by name usually uses, by exit; what they cost stays
-//! below its bound and is told; nothing healthy is told to hang.
+//! below its bound and is reported; nothing healthy is reported to hang.
 
 use crate::common::{Dir, Program, Watcher, have};
 use orbit_ahd::{Event, Kind, SectionUse};
@@ -56,7 +56,7 @@ fn a_hot_function_costs_no_more_than_its_bound() {
     while shares.len() < 3 && !shares.iter().any(|&share| share <= 0.03) {
         let Some((_dir, mut program, mut watcher)) = start("named-hot", "hot", ["hot", "100"]) else { return };
         while program.0.try_wait().expect("wait").is_none() {
-            watcher.look();
+            watcher.scan();
         }
         watcher.until("the end", |all| all.iter().any(|e| matches!(e, Event::Left { .. })));
         if lacking(&watcher) {
@@ -85,17 +85,17 @@ fn slow_requests_have_an_exit_and_so_a_history_of_their_own() {
     // The last request hangs; none of the slow ones before it was reported, which take 305 ms where
     // most take 5.
     assert_eq!((kind, section.as_deref()), (Kind::Busy, Some("request")), "{text}");
-    assert!(start.elapsed().as_millis() > 11_000, "a slow request was told: {text}");
+    assert!(start.elapsed().as_millis() > 11_000, "a slow request was reported: {text}");
     // Not the 5 ms of most; what it is exactly depends on how steadily the machine ran.
     assert!(usual.is_some_and(|u| (150_000_000..2_000_000_000).contains(&u)), "{text}");
 }
 
 #[test]
-fn healthy_requests_are_not_told() {
+fn healthy_requests_are_not_reported() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((_dir, mut program, mut watcher)) = start("named-healthy", "request", ["fast", "60"]) else { return };
     while program.0.try_wait().expect("wait").is_none() {
-        watcher.look();
+        watcher.scan();
     }
     watcher.quiet();
 }

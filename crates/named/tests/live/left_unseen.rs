@@ -1,5 +1,5 @@
 //! A section by name that is left by a way which no probe sees is not reported to hang, whatever is
-//! called from where afterwards; what it really hangs in is told as soon as ever.
+//! called from where afterwards; what it really hangs in is reported without delay.
 
 use crate::common::{Dir, Program, Watcher, have};
 use orbit_ahd::{Config, Event, Kind};
@@ -52,7 +52,7 @@ fn healthy(name: &str, way: &str) {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((_dir, mut program, mut watcher)) = start(name, [way, "60"]) else { return };
     while program.0.try_wait().expect("wait").is_none() {
-        watcher.look();
+        watcher.scan();
     }
     watcher.quiet();
 }
@@ -83,10 +83,10 @@ fn what_is_used_outside_is_not_learnt() {
 }
 
 #[test]
-fn one_that_calls_itself_without_end_is_told() {
+fn one_that_calls_itself_without_end_is_reported() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((_dir, _program, mut watcher)) = start("unseen-itself", ["itself", "0"]) else { return };
-    watcher.look();
+    watcher.scan();
     watcher.until("a hang, or a word that there are no uprobes", |all| {
         all.iter().any(|e| matches!(e, Event::Hang(_) | Event::Trouble { .. }))
     });

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 #[test]
-fn told_of_each_process_once() {
+fn reported_of_each_process_once() {
     let dir = Dir::new("patched");
     let Some(program) = dir.build("patched", include_str!("c/patched.c")) else { return };
     let programs = [(); 2].map(|()| {
@@ -34,15 +34,15 @@ fn told_of_each_process_once() {
         troubles(all).len() >= 2 || troubles(all).iter().any(|t| t.contains("sections by name are"))
     });
     watcher.run(Duration::from_secs(1));
-    let told = troubles(&watcher.events);
-    if told.iter().any(|t| t.contains("sections by name are")) {
-        println!("SKIP: needs uprobes ({told:?})");
+    let reported = troubles(&watcher.events);
+    if reported.iter().any(|t| t.contains("sections by name are")) {
+        println!("SKIP: needs uprobes ({reported:?})");
         return;
     }
-    assert_eq!(told.len(), 2, "{told:#?}");
+    assert_eq!(reported.len(), 2, "{reported:#?}");
     for program in &programs {
         let of = format!("function request of section requests in process {} is not probed", program.pid());
-        let one = told.iter().filter(|t| t.contains(&of) && t.contains("not that of its file")).count();
-        assert_eq!(one, 1, "{told:#?}");
+        let one = reported.iter().filter(|t| t.contains(&of) && t.contains("not that of its file")).count();
+        assert_eq!(one, 1, "{reported:#?}");
     }
 }

@@ -32,13 +32,13 @@ fn turns_by_way_of_the_first_instruction() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((_dir, mut program, mut watcher)) = start("unknown-turns", "turns", ["turns", "70"]) else { return };
     while program.0.try_wait().expect("wait").is_none() {
-        watcher.look();
+        watcher.scan();
     }
     watcher.quiet();
 }
 
 #[test]
-fn turns_without_end_are_told() {
+fn turns_without_end_are_reported() {
     let _one = ONE.lock().unwrap_or_else(PoisonError::into_inner);
     let Some((_dir, _program, mut watcher)) = start("unknown-endless", "turns", ["endless", "20"]) else { return };
     let h = watcher.hang();

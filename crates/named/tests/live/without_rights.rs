@@ -25,11 +25,12 @@ fn turns_by_way_of_the_first_instruction() {
     };
     let mut watcher = Watcher::of(program.pid(), config);
     while program.0.try_wait().expect("wait").is_none() {
-        watcher.look();
+        watcher.scan();
     }
     watcher.quiet();
-    let told = |e: &Event| matches!(e, Event::Trouble { text, .. } if text.contains("found by stacks and breakpoints"));
-    assert!(watcher.events.iter().any(told), "it had the rights: {:#?}", watcher.events);
+    let is_limited =
+        |e: &Event| matches!(e, Event::Trouble { text, .. } if text.contains("found by stacks and breakpoints"));
+    assert!(watcher.events.iter().any(is_limited), "it had the rights: {:#?}", watcher.events);
 }
 
 const CAP_SYS_ADMIN: u32 = 21;

@@ -52,8 +52,8 @@ static inline int entries(const char *directory)
     return count;
 }
 
-/* Whether the threads are as many again as `entries` told of /proc/self/task. One that has been
- * joined is listed for a moment yet. */
+/* Whether the threads are as many again as `entries` counted in /proc/self/task. One that has been
+ * joined stays listed until the kernel has reaped it. */
 static inline int threads_are_again(int threads)
 {
     for (int tries = 0; tries < 10000 && entries("/proc/self/task") != threads; tries++)

@@ -27,7 +27,7 @@ struct large : orbits::delegated<delegate> {
     char rest[4000] = {};
 };
 
-static long look(void *, void *args)
+static long inspect(void *, void *args)
 {
     const delegate *seen = *static_cast<delegate **>(args);
     long sum = seen->version * 1000000;
@@ -55,7 +55,7 @@ struct thrower {
 int main()
 {
     orbits::area area(1 << 16);
-    orbit *task = orbit_create("look", look, nullptr);
+    orbit *task = orbit_create("inspect", inspect, nullptr);
     CHECK(task != nullptr);
     orbit_area *areas[] = {area};
     orbit_area_info info;

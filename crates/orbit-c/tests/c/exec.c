@@ -9,12 +9,12 @@
 
 #define NO_CHILD(flags) CHECK(waitpid(-1, NULL, WNOHANG | (flags)) == -1 && errno == ECHILD)
 
-static volatile sig_atomic_t told;
+static volatile sig_atomic_t children_reported;
 
 static void on_child(int signal)
 {
     (void)signal;
-    told++;
+    children_reported++;
 }
 
 static long seven(void *store, void *args)
@@ -54,19 +54,19 @@ int main(int count, char **words)
             GIVES(orbit_shutdown(), 0);
             NO_CHILD(__WALL);
         }
-        CHECK(told == 0);
+        CHECK(children_reported == 0);
         return 0;
     }
     int threads = entries("/proc/self/task");
     use();
     NO_CHILD(__WALL);
     GIVES(orbit_shutdown(), 0);
-    /* A template made by several threads would be told: the child between it and main ends by
+    /* A template made by several threads would be noticed: the child between it and main ends by
      * libc's fork. */
     CHECK(threads_are_again(threads));
     use();
     NO_CHILD(__WALL);
-    CHECK(told == 0);
+    CHECK(children_reported == 0);
     execl("/proc/self/exe", words[0], "after", NULL);
     perror("exec");
     return 1;

@@ -41,10 +41,10 @@ static int works_with(int what, rlim_t value, const char *name)
             fine = (orbits[n] = orbit_create("one", nine, NULL)) && orbit_call(orbits[n], 1, &area, NULL, NULL, 0, &end) == 0;
         char number[32];
         snprintf(number, sizeof number, "%lu", (unsigned long)value / (what == RLIMIT_AS || what == RLIMIT_FSIZE ? 1024 : 1));
-        int told = strstr(orbit_last_error(), name) && strstr(orbit_last_error(), number);
-        if (!fine && !told)
+        int is_named = strstr(orbit_last_error(), name) && strstr(orbit_last_error(), number);
+        if (!fine && !is_named)
             fprintf(stderr, "%s %s is not named: %s\n", name, number, orbit_last_error());
-        _exit(fine ? 0 : told ? 1 : 2);
+        _exit(fine ? 0 : is_named ? 1 : 2);
     }
     int status;
     CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) < 2);

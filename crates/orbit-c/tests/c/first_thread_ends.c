@@ -53,9 +53,9 @@ static void shows_all(struct orbit *orbit, struct orbit_area *area, char *bytes)
 }
 
 /* Leaves nothing behind: what the library opens for areas is closed with the last one. */
-static void look(int found[2])
+static void inspect(int found[2])
 {
-    struct orbit *orbit = orbit_create("look", sum, NULL);
+    struct orbit *orbit = orbit_create("inspect", sum, NULL);
     struct orbit_area *area = orbit_area_create(PAGES * PAGE, NULL);
     CHECK(orbit && area);
     char *bytes = orbit_calloc(area, PAGES, PAGE);
@@ -86,7 +86,7 @@ static void *goes_on(void *nothing)
     while (!first_has_ended())
         usleep(1000);
     int now[2];
-    look(now);
+    inspect(now);
     CHECK(now[0] == engines[0] && now[1] == engines[1]);
     struct orbit *late = orbit_create("late", sum, NULL);
     CHECK(late);
@@ -111,7 +111,7 @@ int main(int count, char **arguments)
 {
     pthread_t thread;
     fresh = count > 1 && strcmp(arguments[1], "fresh") == 0;
-    look(engines);
+    inspect(engines);
     if (!fresh) {
         before = orbit_create("before", sum, NULL);
         made_before = orbit_area_create(PAGES * PAGE, NULL);

@@ -1,5 +1,5 @@
-/* A forked child has none of its parent's orbits, is told so, and may make its own; the parent
- * is not disturbed. */
+/* A forked child has none of its parent's orbits, gets an error that says so, and may make its own;
+ * the parent is not disturbed. */
 #include "check.h"
 #include <sys/wait.h>
 #include <unistd.h>

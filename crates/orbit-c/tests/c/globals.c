@@ -7,7 +7,7 @@ ORBIT_GLOBAL(int hits) = 3;
 ORBIT_GLOBAL(static struct { long a; char b; } pair) = {7, 'x'};
 int not_in_the_area = 1;
 
-static long look(void *store, void *args)
+static long inspect(void *store, void *args)
 {
     (void)store, (void)args;
     return hits * 1000000L + pair.a * 100000L + sum_other_file() + not_in_the_area;
@@ -15,7 +15,7 @@ static long look(void *store, void *args)
 
 int main(void)
 {
-    struct orbit *orbit = orbit_create("globals", look, NULL);
+    struct orbit *orbit = orbit_create("globals", inspect, NULL);
     struct orbit_area *area = orbit_globals();
     CHECK(orbit && area);
     struct orbit_area_info info;

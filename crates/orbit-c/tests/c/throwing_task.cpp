@@ -1,4 +1,4 @@
-/* What a task throws and nobody catches is told as a crash at the place that threw it; what it
+/* What a task throws and does not catch is reported as a crash at the place that threw it; what it
  * catches itself is its own. */
 #include "check.h"
 #include <stdexcept>
@@ -30,8 +30,8 @@ static void *throws_first()
     return reinterpret_cast<void *>(refuse(3) + 1);
 }
 
-/* The crash says who threw, and through whom. */
-static void told(const struct orbit_outcome *end, const char *caller)
+/* The crash names the function that threw, and its caller. */
+static void reports(const struct orbit_outcome *end, const char *caller)
 {
     CHECK(end->kind == ORBIT_CRASHED && end->signal == SIGABRT);
     const char *stack = strchr(end->text, '\n');
@@ -49,7 +49,7 @@ int main()
     for (long value = 1; value <= 3; value++) {
         GIVES(orbit_call(orbit, 0, NULL, NULL, &value, sizeof value, &end), value > 1 ? -EREMOTEIO : 0);
         if (value > 1)
-            told(&end, "throws");
+            reports(&end, "throws");
         else
             CHECK(end.value == 2);
         GIVES(orbit_wait_ready(orbit, 60000000), 0);
@@ -61,6 +61,6 @@ int main()
     CHECK(orbit);
     long value = 1;
     GIVES(orbit_call(orbit, 0, NULL, NULL, &value, sizeof value, &end), -EREMOTEIO);
-    told(&end, "throws_first");
+    reports(&end, "throws_first");
     return orbit_destroy(orbit);
 }

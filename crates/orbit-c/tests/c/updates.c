@@ -59,14 +59,14 @@ int main(void)
     struct thing *thing = orbit_calloc(area, 1, sizeof *thing);
 
     const int wanted[] = {0, -ESTALE, -EFAULT, -EACCES, 0};
-    for (int who = 0; who < 2; who++)
+    for (int is_unprivileged = 0; is_unprivileged < 2; is_unprivileged++)
         for (int what = WHOLE; what <= NOTHING; what++) {
             memset(thing, 0, sizeof *thing);
             thing->version = 77;
             woken = 0;
             struct { struct thing *thing; enum what what; } args = {thing, (enum what)what};
             struct orbit_future *future =
-                orbit_call_async(who ? unprivileged : orbit, 0, 1, &area, NULL, &args, sizeof args);
+                orbit_call_async(is_unprivileged ? unprivileged : orbit, 0, 1, &area, NULL, &args, sizeof args);
             CHECK(future);
             struct orbit_update *update = NULL;
             struct orbit_outcome end;
@@ -80,8 +80,8 @@ int main(void)
                     items++;
                 CHECK(items == (what == DATA ? 1 : what == FOREIGN ? 5 : 4));
                 FAILS(orbit_update_next(update, (struct orbit_item *)&end), EINVAL);
-                GIVES(orbit_apply(update), who && what != DATA ? -EACCES : wanted[what]);
-                int applied = what == WHOLE && !who;
+                GIVES(orbit_apply(update), is_unprivileged && what != DATA ? -EACCES : wanted[what]);
+                int applied = what == WHOLE && !is_unprivileged;
                 CHECK(thing->cancel == applied && thing->other == applied && woken == applied && outside == 0);
                 /* Once more: the old bytes no longer stand there. */
                 if (applied)

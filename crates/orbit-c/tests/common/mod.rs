@@ -41,8 +41,8 @@ impl Scratch {
             fs::create_dir(&lib).expect("a directory");
             let deps = profile().join("deps");
             symlink(deps.join("liborbit_c.a"), lib.join("liborbit.a")).expect("a link");
-            // A copy, for programs that continue as an ordinary user, who may not be able to read
-            // the project.
+            // A copy, for programs that continue as an ordinary user, which may have no right to
+            // read the project.
             fs::copy(deps.join("liborbit_c.so"), lib.join("liborbit.so.0")).expect("the library as built");
             symlink("liborbit.so.0", lib.join("liborbit.so")).expect("a link");
         }

@@ -148,7 +148,7 @@ impl Stay {
     /// Begins. In an area that is gone it keeps nothing: placing an object there fails.
     pub(super) fn in_area(area: &Arc<AreaInner>) -> Stay {
         // No lock: a child may not take one. The object placed next takes the lock under which
-        // `destroy` looks here, so that either this is seen there, or the area is gone by then and
+        // `destroy` checks here, so that either this is seen there, or the area is gone by then and
         // nothing is placed.
         area.stays.fetch_add(1, Ordering::AcqRel);
         Stay { area: area.clone() }
@@ -288,7 +288,7 @@ impl AreaInner {
         while state.holds > 0 {
             state = self.let_go.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
-        // Whoever looks an address up has the registry's lock and takes this one then.
+        // A look-up of an address has the registry's lock and takes this one then.
         drop(state);
         registry::leave(self);
         let mut track = lock(&self.track);
@@ -587,7 +587,7 @@ impl AreaInner {
     }
 
     /// Which of the first `used` pages were ever touched, if the others are known to read as zeros.
-    /// A page touched after this has looked is one that the next harvest reports.
+    /// A page touched after this scan is one that the next harvest reports.
     fn touched(&self, used: Pages) -> Option<PageRuns> {
         if !self.zeroes || used <= FEW_PAGES {
             return None;

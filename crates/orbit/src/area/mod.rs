@@ -375,8 +375,8 @@ impl Area {
         Stay::in_area(&self.inner)
     }
 
-    /// As [`Area::hold`], for who writes to these bytes of the area, whether or not an object lives
-    /// there.
+    /// As [`Area::hold`], for a caller that writes to these bytes of the area, whether or not there
+    /// is an object.
     ///
     /// # Errors
     /// As [`Area::hold`].

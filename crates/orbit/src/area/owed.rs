@@ -1,7 +1,7 @@
 //! The pages of one area that one orbit has not been sent yet.
 //!
 //! A harvest fetches what was written since the last one, for whichever orbit asked; every other
-//! orbit that looks at the area is owed the same pages. The invariant: a page whose content differs
+//! orbit that has the area is owed the same pages. The invariant: a page whose content differs
 //! from what an orbit was last sent is either still held by the tracker (written, not harvested) or
 //! in that orbit's set.
 

@@ -19,7 +19,7 @@ const DEFAULT_BYTES: Bytes = Bytes::new(64 << 30);
 const LEAST_BYTES: Bytes = Bytes::new(16 << 20);
 /// Where address space is limited, the window takes one part in so many of what is left: an orbit's
 /// replica takes as much again as the area, and the program wants some too.
-const SHARE: u64 = 3;
+const ADDRESS_SPACE_DIVISOR: u64 = 3;
 /// Alignment of ranges at least this long, and the unit of a huge page.
 const HUGE: Bytes = Bytes::new(2 << 20);
 
@@ -71,9 +71,9 @@ pub(crate) fn reserve_window(bytes: Bytes) -> Result<&'static Window> {
     }
     let mut len = bytes.max(LEAST_BYTES).up_to(HUGE);
     if let Some((limit, used)) = rlimit::address_space() {
-        let share = Bytes::new((limit.saturating_sub(used) / SHARE) as usize);
+        let share = Bytes::new((limit.saturating_sub(used) / ADDRESS_SPACE_DIVISOR) as usize);
         if share < LEAST_BYTES {
-            let needed = (used + SHARE * LEAST_BYTES.get() as u64) >> 10;
+            let needed = (used + ADDRESS_SPACE_DIVISOR * LEAST_BYTES.get() as u64) >> 10;
             return Err(Error::new(
                 Kind::Limit,
                 format!(

@@ -35,7 +35,7 @@ impl Drop for Shared {
 /// left.
 fn death_of(probe: usize, crash: impl FnOnce()) -> (i32, Option<Record>) {
     let shared = Shared::new();
-    // The child must not be the first to look for the unwinder: it has but one thread, and locks
+    // The child must not be the first to load the unwinder: it has but one thread, and locks
     // may be held.
     backtrace::trace(|_| false);
     // SAFETY: the child only runs the test body and ends by itself.
@@ -189,7 +189,7 @@ fn long_panic_message_is_cut_off() {
 }
 
 #[test]
-fn exhausted_memory_is_told() {
+fn exhausted_memory_is_reported() {
     let (signal, record) = death_of(1 << 20, || {
         // SAFETY: limits this process, and maps what is left in ever smaller pieces.
         unsafe {

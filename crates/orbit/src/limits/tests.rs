@@ -32,7 +32,7 @@ fn shares_become_weights() {
 }
 
 #[test]
-fn group_names_tell_program_and_orbit() {
+fn group_names_name_program_and_orbit() {
     let name = group_name("dead/lock ..\u{e9}");
     assert!(name.starts_with(&format!("orbit-{}-", std::process::id())) && name.ends_with("-dead_lock____"));
     assert_ne!(group_name("a"), group_name("a"));
@@ -128,7 +128,7 @@ fn memory_is_held_inside_and_areas_do_not_count() {
 }
 
 #[test]
-fn an_ordinary_user_whose_program_is_nice_gets_a_share_and_is_told_what_it_cannot_have() {
+fn an_ordinary_user_whose_program_is_nice_gets_a_share_and_a_list_of_what_is_missing() {
     // An ordinary user's niceness never becomes less: where the test's own is more, that.
     let niceness = sched::nice(0).expect("niceness").max(12);
     let answer = in_child(|| {
@@ -189,7 +189,7 @@ fn memory_kill_in_a_group_is_seen() {
         println!("SKIP: needs a control group with memory ({})", applied.how());
         return;
     }
-    // SAFETY: the child waits to be told, then writes to memory of its own until it is killed.
+    // SAFETY: the child waits for the word, then writes to memory of its own until it is killed.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {
@@ -217,7 +217,7 @@ fn memory_kill_in_a_group_is_seen() {
         added.expect("in the group");
     }
     assert!(libc::WIFSIGNALED(status) && libc::WTERMSIG(status) == libc::SIGKILL, "status {status:#x}");
-    assert!(applied.oom_killed(), "the kill is told");
+    assert!(applied.oom_killed(), "the kill is reported");
     assert!(!applied.oom_killed(), "once");
     let dirs = dirs_of(&applied);
     remove_dirs(&dirs);
@@ -287,7 +287,7 @@ fn a_group_that_was_removed_is_made_again_for_other_limits() {
 }
 
 #[test]
-fn a_group_that_cannot_be_made_again_is_told_and_stood_in_for() {
+fn a_group_that_cannot_be_made_again_is_reported_and_replaced() {
     let Ok(above) = Group::create(&group_name("above")) else {
         println!("SKIP: needs control groups");
         return;
@@ -317,9 +317,9 @@ fn a_group_that_cannot_be_made_again_is_told_and_stood_in_for() {
             return 3;
         }
         let wire = applied.wire();
-        let told =
+        let is_reported =
             applied.how().contains("by RLIMIT_DATA") && applied.how().contains("(no control group: it was removed");
-        i32::from(!told || wire.memory != 64 << 20 || wire.has_nice != 1) * 4
+        i32::from(!is_reported || wire.memory != 64 << 20 || wire.has_nice != 1) * 4
     });
     assert_eq!(answer, 0);
 }

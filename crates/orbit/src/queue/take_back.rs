@@ -47,7 +47,7 @@ impl Inner {
         let mut first = wanted.max(begun());
         while first < all {
             self.hand_over(core, completed.wrapping_add(first as u32));
-            // The orbit stores `begun` and then looks at `submitted`; here it is the other way
+            // The orbit stores `begun` and then reads `submitted`; here it is the other way
             // round, so one of both sees the other. If the orbit does, it waits.
             let begun = begun();
             if begun <= first {
@@ -102,7 +102,7 @@ impl Inner {
     }
 
     /// Takes back what was appended to the log after a position: its pages are owed again, and the
-    /// orbit is still to be told which areas are gone.
+    /// orbit is still to learn which areas are gone.
     pub fn rewind_log(&self, core: &mut Core, position: u64) {
         let Core { queue, replicas, forget, .. } = core;
         queue.log.between(&self.down, position, queue.log.head(), |record| match record {

@@ -30,7 +30,7 @@ pub struct Program {
     pub unseen: u32,
 }
 
-/// One orbit at one look.
+/// One sample of one orbit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OrbitStatus {
     /// Its name.
@@ -78,8 +78,8 @@ impl OrbitStatus {
         self.quantile_us(0.99)
     }
 
-    /// Main counts the end of a call when it looks for it. How many have ended by the orbit's own
-    /// count, modulo 2^32, tells of those that nobody has looked for.
+    /// Main counts the end of a call when it collects it. How many have ended by the orbit's own
+    /// count, modulo 2^32, shows those that were not collected.
     fn ended_so_far(&mut self, completed: u32) {
         let waiting = (self.calls as u32).wrapping_sub(completed);
         self.queue = self.queue.min(u64::from(waiting));
@@ -102,7 +102,7 @@ pub fn find_all() -> Vec<Program> {
     pids.into_iter().filter_map(find_process).collect()
 }
 
-/// The orbits of one process, if it has set up the library and may be looked at. A child that
+/// The orbits of one process, if it has set up the library and may be read. A child that
 /// merely inherited its parent's descriptors has none.
 pub fn find_process(pid: i32) -> Option<Program> {
     let own_number = innermost_pid(pid)?;
@@ -127,7 +127,7 @@ fn memory_files(pid: i32, name: &str, len: usize) -> Option<impl Iterator<Item =
         if fs::read_link(fd.path()).ok()?.as_os_str() != &link[..] {
             return None;
         }
-        // Not blocking, should the descriptor be replaced by a pipe between the look at its name
+        // Not blocking, should the descriptor be replaced by a pipe between the reading of its name
         // and now.
         let file =
             OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY).open(fd.path()).ok()?;
@@ -249,7 +249,7 @@ fn clean(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).chars().map(|c| if c.is_control() || is_unseen(c) { '?' } else { c }).collect()
 }
 
-/// Whether a character has no form of its own but changes how others look or where they stand, or
+/// Whether a character has no form of its own but changes the form or place of others, or
 /// ends a line: Unicode's format characters (those of a script that are drawn aside) and separators
 /// of lines and paragraphs.
 fn is_unseen(c: char) -> bool {

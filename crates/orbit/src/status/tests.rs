@@ -10,7 +10,7 @@ fn named(name: &str) -> Option<OrbitStatus> {
     own().into_iter().find(|orbit| orbit.name == name)
 }
 
-/// One page a process, as in a program: tests run side by side, and a look takes the first page
+/// One page a process, as in a program: tests run side by side, and a search takes the first page
 /// there is.
 fn page() -> StatusPage {
     static PAGE: Mutex<Option<StatusPage>> = Mutex::new(None);
@@ -78,7 +78,7 @@ fn names_are_cut_and_cleaned() {
 
 #[test]
 fn more_orbits_than_slots_are_counted() {
-    // A page of its own, in a child of its own: the others look at the first page they find.
+    // A page of its own, in a child of its own: the others read the first page they find.
     let answer = in_child(|| {
         let Ok(page) = StatusPage::create() else { return 1 };
         let handles: Vec<SlotHandle> = (0..SLOTS + 3).map(|number| page.slot(&format!("{number}"))).collect();

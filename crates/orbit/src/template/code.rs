@@ -1,7 +1,7 @@
 //! The code that was loaded when a template was made, and whether main has it still: a library may
 //! have been unloaded since, and another one, or another build of it, may lie where it lay.
 //!
-//! The program itself is never unloaded. Nobody looks before something was, which the loader
+//! The program itself is never unloaded. Nothing is checked before something was, which the loader
 //! counts, and then once for each change of what is loaded. A library is known again by its
 //! addresses, its name and its build id; if it has none, then by its place in the loader's list,
 //! where what is loaded comes last: what stands farther from the end than so many things were
@@ -51,7 +51,7 @@ pub(super) struct Code {
     still: Mutex<Still>,
 }
 
-/// Which of the ranges main still had when somebody last looked.
+/// Which of the ranges main still had at the last check.
 struct Still {
     counts: Counts,
     there: Vec<bool>,
@@ -77,12 +77,12 @@ impl Code {
         }
         let mut still = self.still.lock().unwrap_or_else(|e| e.into_inner());
         if still.counts != counts {
-            *still = self.look();
+            *still = self.check();
         }
         still.there[at]
     }
 
-    fn look(&self) -> Still {
+    fn check(&self) -> Still {
         let now = Loaded::now();
         let since = now.counts.loaded - self.born.counts.loaded;
         let there = |born: &Range| {
@@ -151,7 +151,7 @@ fn headers(object: &libc::dl_phdr_info) -> &[libc::Elf64_Phdr] {
     if object.dlpi_phdr.is_null() {
         return &[];
     }
-    // SAFETY: the loader's own description of an object that stays loaded while it is looked at.
+    // SAFETY: the loader's own description of an object that stays loaded while it is read.
     unsafe { std::slice::from_raw_parts(object.dlpi_phdr, object.dlpi_phnum as usize) }
 }
 
@@ -182,7 +182,7 @@ fn build_id(object: &libc::dl_phdr_info) -> &[u8] {
     let mut found = notes.filter_map(|note| {
         let start = (object.dlpi_addr as usize + note.p_vaddr as usize) as *const u8;
         // SAFETY: the notes lie in a part of the object that is mapped to be read, and stay while
-        // it is looked at.
+        // they are read.
         let bytes = unsafe { std::slice::from_raw_parts(start, note.p_filesz as usize) };
         build_id_in(bytes, if note.p_align == 8 { 8 } else { 4 })
     });

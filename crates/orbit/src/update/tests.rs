@@ -48,7 +48,7 @@ fn encoded(update: &Update) -> Vec<u8> {
     bytes
 }
 
-/// A small generator of random numbers, so that a seed tells all.
+/// A small generator of random numbers, so that a seed repeats a run.
 struct Random(u64);
 
 impl Random {

@@ -28,7 +28,7 @@ fn beside<A: Send, B>(round: usize, one: impl FnOnce() -> A + Send, other: impl 
 }
 
 #[test]
-fn an_orbit_that_comes_keeps_the_area_or_is_told() {
+fn a_new_orbit_keeps_the_area_or_gets_an_error() {
     for engine in engines() {
         for round in 0..100 {
             let area = Area::builder("short").limit(PAGES * PAGE).engine(engine).build().unwrap();

@@ -11,7 +11,7 @@ const PAGES: usize = (64 << 20) / PAGE;
 #[test]
 fn untouched_pages_are_not_sent() {
     if std::fs::read_to_string("/proc/swaps").is_ok_and(|swaps| swaps.lines().count() > 1) {
-        println!("SKIP: needs a machine without swap, where untouched pages can be told from swapped ones");
+        println!("SKIP: needs a machine without swap, where untouched pages can be distinguished from swapped ones");
         return;
     }
     for engine in [Engine::Track, Engine::Compare, Engine::Auto].into_iter().filter(|&engine| can_have(engine)) {

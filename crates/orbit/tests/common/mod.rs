@@ -79,11 +79,11 @@ pub fn marked_processes(mark: &str) -> Vec<i32> {
 pub fn groups_of(pid: u32) -> Vec<PathBuf> {
     let prefix = format!("orbit-{pid}-");
     let mut found = Vec::new();
-    let mut look = vec![PathBuf::from("/sys/fs/cgroup")];
+    let mut folders = vec![PathBuf::from("/sys/fs/cgroup")];
     let mut depth = 0;
-    while !look.is_empty() && depth < 5 {
+    while !folders.is_empty() && depth < 5 {
         let mut deeper = Vec::new();
-        for dir in look {
+        for dir in folders {
             let Ok(entries) = std::fs::read_dir(&dir) else { continue };
             for entry in entries.flatten().filter(|e| e.file_type().is_ok_and(|t| t.is_dir())) {
                 if entry.file_name().to_string_lossy().starts_with(&prefix) {
@@ -92,7 +92,7 @@ pub fn groups_of(pid: u32) -> Vec<PathBuf> {
                 deeper.push(entry.path());
             }
         }
-        look = deeper;
+        folders = deeper;
         depth += 1;
     }
     found

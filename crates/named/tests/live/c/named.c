@@ -1,5 +1,5 @@
 // Programs whose functions are named as sections. They never wait in a main loop, so only their
-// sections tell that they hang. The first argument says how, the second for how many tenths of a
+// sections show that they hang. The first argument says how, the second for how many tenths of a
 // second they are healthy before.
 #include <pthread.h>
 #include <stdio.h>

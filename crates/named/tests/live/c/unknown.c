@@ -1,6 +1,6 @@
 // Sections whose exits are not known. `turns` jumps back to its first instruction and is left by a
 // jump through a pointer, always from the same depth of the stack. `constants` has constants among
-// its code that look like returns. The first argument says which, and what it does when it was
+// its code with the bytes of returns. The first argument says which, and what it does when it was
 // healthy for as many tenths of a second as the second says: `turns` (nothing), `endless` (`turns`
 // turns without end), `constants` (CPU outside for a second and a half, then it spins inside).
 #include <stdlib.h>

@@ -23,7 +23,7 @@ impl Watcher {
     }
 
     /// One scan, when it is due.
-    pub fn look(&mut self) {
+    pub fn scan(&mut self) {
         std::thread::sleep(self.detection.pause());
         let new = self.detection.tick();
         for e in &new {
@@ -39,7 +39,7 @@ impl Watcher {
     pub fn run(&mut self, time: Duration) {
         let start = Instant::now();
         while start.elapsed() < time {
-            self.look();
+            self.scan();
         }
     }
 
@@ -48,7 +48,7 @@ impl Watcher {
         let start = Instant::now();
         while !is(&self.events) {
             assert!(start.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}");
-            self.look();
+            self.scan();
         }
     }
 

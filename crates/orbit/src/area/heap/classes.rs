@@ -15,7 +15,7 @@ pub(in crate::area) const LARGEST: usize = 32 << 10;
 /// A span's free objects are bits of four words.
 pub(super) const MOST_OBJECTS: usize = 256;
 
-/// What one class looks like.
+/// The layout of one class.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Class {
     /// Bytes of one object.

@@ -31,7 +31,7 @@ const NIL: u32 = u32::MAX;
 /// `class` of a span that is one large object.
 const LARGE: u8 = u8::MAX;
 /// A free run with this many pages to release is released (64 KiB).
-const GIVE_BACK: Pages = Bytes::new(64 << 10).whole_pages(PAGE);
+const RELEASE_FROM: Pages = Bytes::new(64 << 10).whole_pages(PAGE);
 
 /// A run of pages with one purpose.
 #[derive(Clone, Debug)]
@@ -332,7 +332,7 @@ impl Heap {
         self.owned(first, pages).fill(FREE);
         self.pages -= pages;
         let (first, pages, dirty) = self.runs.put(first, pages, &self.touched);
-        (dirty >= GIVE_BACK).then_some(Run { first, pages })
+        (dirty >= RELEASE_FROM).then_some(Run { first, pages })
     }
 
     /// The living object at `offset`: its span and, in a span of small ones, its index.

@@ -56,7 +56,7 @@ fn books_balance() {
         let base = Address::new(0x7000_0000_0000) + Pages::new(random(1000)).bytes(PAGE);
         let mut heap = Heap::new(base, Bytes::new((2 + round) << 20));
         let mut living: BTreeMap<Bytes, Bytes> = BTreeMap::new();
-        // Pages written to by who had nothing there.
+        // Pages written to without an object there.
         let mut stained: BTreeSet<Page> = BTreeSet::new();
         for step in 0..6000 {
             match random(11) {

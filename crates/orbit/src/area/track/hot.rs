@@ -6,21 +6,21 @@
 //! between about 45 % of the harvests (the paper's dynamic page mode). Leaving a run out makes one
 //! more scan call, so only long enough runs are left out, and few of them.
 //!
-//! A run is left out for [`HOLD`] harvests. Then it is protected again and watched like any other
-//! page, and comes back only if the last 16 harvests say so: a page that went quiet costs at most
-//! that many copies too many.
+//! A run is left out for [`HARVESTS_LEFT_OUT`] harvests. Then it is protected again and watched
+//! like any other page, and comes back only if the last 16 harvests say so: a page that went quiet
+//! costs at most that many copies too many.
 
 use super::super::pages::PageRuns;
 use crate::units::{Page, Pages};
 
 /// A page is hot if it was reported in at least this many of the last 16 harvests.
-const ENOUGH: u32 = 8;
+const HOT_FROM_REPORTS: u32 = 8;
 /// Harvests between two choices, and the length of a page's history.
-const CHOOSE: u64 = 16;
+const HARVESTS_BETWEEN_CHOICES: u64 = 16;
 /// Harvests for which a run is left out.
-const HOLD: u64 = 112;
+const HARVESTS_LEFT_OUT: u64 = 112;
 /// A run pays for its scan call from this many pages on.
-const SHORTEST: Pages = Pages::new(2);
+const MIN_RUN: Pages = Pages::new(2);
 /// Runs left out at a time.
 const MOST_RUNS: usize = 8;
 /// Pages left out at a time, which bounds what a program that falls quiet pays.
@@ -82,7 +82,7 @@ impl Hot {
                 *last = now;
             }
         }
-        if self.harvest.is_multiple_of(CHOOSE) {
+        if self.harvest.is_multiple_of(HARVESTS_BETWEEN_CHOICES) {
             self.choose(reported);
         }
     }
@@ -91,21 +91,21 @@ impl Hot {
         let mut found = PageRuns::new();
         for (first, count) in reported.iter() {
             for page in first.run(count) {
-                if self.history[page.get()].1.count_ones() >= ENOUGH && !self.is_hot(page) {
+                if self.history[page.get()].1.count_ones() >= HOT_FROM_REPORTS && !self.is_hot(page) {
                     found.push(page, Pages::ONE);
                 }
             }
         }
-        let mut found: Vec<_> = found.iter().filter(|&(_, count)| count >= SHORTEST).collect();
+        let mut found: Vec<_> = found.iter().filter(|&(_, count)| count >= MIN_RUN).collect();
         found.sort_by_key(|&(_, count)| std::cmp::Reverse(count));
         let mut pages: Pages = self.runs.iter().map(|run| run.count).sum();
         for (first, count) in found {
             let count = count.min(MOST_PAGES - pages);
-            if self.runs.len() == MOST_RUNS || count < SHORTEST {
+            if self.runs.len() == MOST_RUNS || count < MIN_RUN {
                 break;
             }
             pages += count;
-            self.runs.push(HotRun { first, count, until: self.harvest + HOLD });
+            self.runs.push(HotRun { first, count, until: self.harvest + HARVESTS_LEFT_OUT });
         }
         self.runs.sort_by_key(|run| run.first);
     }

@@ -54,7 +54,7 @@ pub struct Tracker {
     way: Way,
     /// Why the choice is not the usual one.
     note: Option<String>,
-    /// The first page that is not looked at.
+    /// The first page that is not tracked.
     used: Page,
     /// Pages that the next harvest reports whatever the engine says. Below `used`.
     pending: PageRuns,
@@ -69,7 +69,7 @@ pub struct Tracker {
 
 impl Tracker {
     /// A tracker of the `limit` bytes at `base` (whole pages, mapped and writable, for as long as
-    /// the tracker lives). It looks at nothing until [`Tracker::grow`].
+    /// the tracker lives). It tracks nothing until [`Tracker::grow`].
     ///
     /// # Errors
     /// `Unsupported` when the engine asked for is not available here, with the facility that is
@@ -170,7 +170,7 @@ impl Tracker {
         ))
     }
 
-    /// From now on looks at the first `used_pages` pages (never fewer than before). The new ones
+    /// From now on tracks the first `used_pages` pages (never fewer than before). The new ones
     /// are reported by the next harvest, except untouched ones of new memory. `Auto` may change the
     /// engine.
     ///
@@ -311,7 +311,7 @@ impl Tracker {
     }
 
     /// Makes the next harvest report `pages` pages from `first` on: for changes that the engine
-    /// cannot see, as `MADV_DONTNEED`. Pages not looked at yet are reported anyway when they are.
+    /// cannot see, as `MADV_DONTNEED`. Pages not tracked yet are reported anyway once they are.
     pub fn mark(&mut self, first: Page, pages: Pages) {
         self.pending.push(first, first.pages_to((first + pages).min(self.used)));
     }
@@ -327,7 +327,7 @@ impl Tracker {
         }
     }
 
-    /// How many pages are looked at.
+    /// How many pages are tracked.
     pub fn used_pages(&self) -> Pages {
         self.used - Page::ZERO
     }

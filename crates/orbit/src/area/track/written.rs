@@ -17,7 +17,7 @@ use std::io;
 use std::sync::Arc;
 
 /// Pages that one scan call covers: 64 MiB.
-const STEP: Pages = Pages::new(16 << 10);
+const PAGES_PER_SCAN: Pages = Pages::new(16 << 10);
 
 /// What the range is like.
 #[derive(Clone, Copy, Debug)]
@@ -218,7 +218,7 @@ impl Written {
 
     /// Scans pages `from..to` in steps, of which those below `used` are reported now.
     fn scan_known(&mut self, mut from: Page, to: Page, used: Page, pending: &mut PageRuns) -> io::Result<()> {
-        let step = fault::step(STEP);
+        let step = fault::step(PAGES_PER_SCAN);
         while from < to {
             let mut until = (from + step).min(to);
             if until < self.shape.huge && until < to {

@@ -31,14 +31,14 @@ fn the_program_goes_on() {
     if skipped() {
         return;
     }
-    let dir = Dir::new("killed-looking");
+    let dir = Dir::new("killed-sampling");
     let program = build(&dir, "hangs.c");
     let mut held = 0;
     let mut rounds = 0;
     while rounds < 4 || held == 0 && rounds < most() {
         let mut guard = Guard::start(&dir, &[], &[program.to_str().expect("a path"), "spin"]);
         let pid = guard.program();
-        // It looks at the spinning thread for some 40 ms now, and again for each second of CPU.
+        // It samples the spinning thread for some 40 ms now, and again for each second of CPU.
         let start = Instant::now();
         while status(pid, "TracerPid") == "0" && start.elapsed() < UNTIL_HELD {
             std::thread::yield_now();

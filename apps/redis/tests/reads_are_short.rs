@@ -6,7 +6,7 @@ mod common;
 
 use common::{Server, by_module, count, entries, list, number, run, text};
 
-/// Commands at a time: more than a first look asks for.
+/// Commands at a time: more than a first read asks for.
 const BATCH: usize = 100;
 
 #[test]
@@ -24,14 +24,14 @@ fn a_long_log_is_not_read_again_and_again() {
     run(&mut c, "CONFIG SET slowlog-log-slower-than -1");
     assert!(number(&run(&mut c, "ORBIT.SLOWLOG LEN")) as usize >= 30 * BATCH);
     assert_eq!(count(&mut c, "entries_missed") + count(&mut c, "entries_lost"), 0);
-    let mut looks = 0;
+    let mut reads = 0;
     for entry in entries(run(&mut c, "SLOWLOG GET -1")) {
         let words = list(entry[3].clone());
         if by_module(&entry) && text(&words[0]) == "SLOWLOG" {
             let asked: i64 = text(&words[2]).parse().expect("a count");
             assert!((1..=2 * BATCH as i64).contains(&asked), "the module asked for {asked} entries");
-            looks += 1;
+            reads += 1;
         }
     }
-    assert!(looks > 0);
+    assert!(reads > 0);
 }

@@ -1,11 +1,10 @@
-//! Telling: a thread that writes what the guard has to say, to stderr and to where events go, in
-//! order.
+//! A thread that writes what the guard has to report, to stderr and to where events go, in order.
 //!
 //! Promises: a reader that does not read blocks this thread and nothing else: signals are handed on
-//! and hangs acted upon meanwhile. What waits to be written is bounded ([`MOST`]); what comes on
-//! top is left out, and how much is told. At the end all is written, unless a signal asks the guard
-//! not to wait for it. Where events go, and what becomes of those that cannot be written:
-//! [`orbit_console::events`].
+//! and hangs acted upon meanwhile. What waits to be written is bounded ([`MAX_WAITING_WEIGHT`]);
+//! what comes on top is left out, and how much is reported. At the end all is written, unless a
+//! signal asks the guard not to wait for it. Where events go, and what becomes of those that cannot
+//! be written: [`orbit_console::events`].
 
 use super::detector::About;
 use super::program::Signals;
@@ -19,7 +18,7 @@ use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-/// Something to tell.
+/// Something to report.
 enum Said {
     /// With the command line of the process that it is about, if it was read.
     Event(Event, String),
@@ -38,7 +37,7 @@ impl Said {
 }
 
 /// See the module's head.
-pub struct Teller {
+pub struct Writer {
     to: Sender<(Said, Duration)>,
     /// Disconnected once the thread has written all.
     done: Receiver<()>,
@@ -56,22 +55,22 @@ struct Counts {
 }
 
 /// Most that waits to be written, by [`Said::weight`]. A stack takes some kilobytes.
-const MOST: u64 = 10_000;
-/// How often signals are looked for while the last things are written.
-const LOOK: Duration = Duration::from_millis(50);
+const MAX_WAITING_WEIGHT: u64 = 10_000;
+/// How often signals are checked while the last reports are written.
+const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
-impl Teller {
+impl Writer {
     /// Times of events count from now. To be called with the signals blocked that only the guard's
     /// first thread is to get.
-    pub fn start(events: Option<Events>) -> io::Result<Teller> {
+    pub fn start(events: Option<Events>) -> io::Result<Writer> {
         let (to, from) = channel();
         let (end, done) = channel();
         let counts = Arc::<Counts>::default();
         let shared = counts.clone();
         let began = Instant::now();
         let body = move || write_all(events, &from, &shared, began, end);
-        std::thread::Builder::new().name("orbit-teller".into()).spawn(body)?;
-        Ok(Teller { to, done, counts, began })
+        std::thread::Builder::new().name("orbit-writer".into()).spawn(body)?;
+        Ok(Writer { to, done, counts, began })
     }
 
     /// Reports an event, with the command line of the process that it is about (may be empty).
@@ -79,19 +78,19 @@ impl Teller {
         self.say(Said::Event(event, command));
     }
 
-    /// Tells how a module stands.
+    /// Reports the state of a module.
     pub fn about(&self, about: About) {
         self.say(Said::About(about));
     }
 
-    /// Tells what the guard did.
+    /// Reports what the guard did.
     pub fn did(&self, what: String, pid: i32) {
         self.say(Said::Did(what, pid));
     }
 
     fn say(&self, said: Said) {
         let weight = said.weight();
-        if self.counts.waiting.load(Relaxed) + weight > MOST {
+        if self.counts.waiting.load(Relaxed) + weight > MAX_WAITING_WEIGHT {
             self.counts.missed.fetch_add(1, Relaxed);
             return;
         }
@@ -105,7 +104,7 @@ impl Teller {
         drop(self.to);
         // What came before was for the program.
         signals.forget();
-        while let Err(RecvTimeoutError::Timeout) = self.done.recv_timeout(LOOK) {
+        while let Err(RecvTimeoutError::Timeout) = self.done.recv_timeout(SIGNAL_CHECK_INTERVAL) {
             if signals.take(None).iter().any(|signal| *signal != libc::SIGWINCH) {
                 return;
             }
@@ -137,7 +136,7 @@ fn write_all(
 }
 
 fn write(events: &mut Option<Events>, said: &Said, at: Duration) {
-    // Nobody is left to tell if stderr is closed.
+    // With stderr closed there is no reader.
     let _ = out::say(|to| match said {
         Said::Event(event, _) => show::text(to, event),
         Said::About(about) => show::text_about(to, about),

@@ -1,4 +1,4 @@
-//! Each kind of wait is told for what it is, with who could end it.
+//! Each kind of wait is reported for what it is, with the threads that could end it.
 
 mod common;
 use common::{Dir, Running, until};
@@ -11,10 +11,10 @@ fn wait(program: &Path, args: &[&str], is: impl Fn(&Wait) -> bool) -> (Wait, i32
     let g = Running::program(program, args);
     let pid = g.pid();
     let mut w = Watched::new(pid).unwrap();
-    let told = until(args[0], || Some(w.wait_of(pid)).filter(&is));
-    println!("{}: {told:?}", args[0]);
+    let found = until(args[0], || Some(w.wait_of(pid)).filter(&is));
+    println!("{}: {found:?}", args[0]);
     let children = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    (told, pid, children.split_whitespace().map(|c| c.parse().unwrap()).collect())
+    (found, pid, children.split_whitespace().map(|c| c.parse().unwrap()).collect())
 }
 
 /// Whether the first thread has ended, and others have not.
@@ -63,7 +63,7 @@ fn descriptors_and_children() {
             // A module of the kernel, which the virtual machine of scripts/old-kernel.sh does not
             // have.
             (Wait::Socket { peers, .. }, ..) if kind == "unix" && peers.is_empty() && in_virtual_machine => {
-                println!("SKIP: needs unix_diag, to find who is at the other side of a UNIX socket");
+                println!("SKIP: needs unix_diag, to find the other side of a UNIX socket");
             }
             (Wait::Socket { peers, remote, .. }, _, children) => {
                 assert_eq!(peers, children, "{kind}");
@@ -98,7 +98,7 @@ fn descriptors_and_children() {
 }
 
 #[test]
-fn a_lock_that_outlasts_who_took_it() {
+fn a_lock_that_outlasts_its_taker() {
     let dir = Dir::new("waits-left");
     let program = dir.build("waits.c", &["-O2", "-w"]);
     let g = Running::program(&program, &["flock-left", dir.0.join("locked").to_str().unwrap()]);
@@ -130,8 +130,8 @@ fn the_rest() {
     until("the stop", || (w.wait_of(g.pid()) == Wait::Stopped).then_some(()));
     // SAFETY: as above.
     unsafe { libc::kill(g.pid(), libc::SIGCONT) };
-    // The kernel calls it another way now; where the code before the call does not tell which, that
-    // is what is told.
+    // The kernel calls it another way now; where the code before the call does not say which, that
+    // is what is reported.
     until("the sleep to go on", || match w.wait_of(g.pid()) {
         Wait::Sleep => Some(()),
         Wait::Other(c) if c.nr == libc::SYS_restart_syscall => Some(()),
@@ -214,8 +214,8 @@ fn semaphores_on_a_stack() {
         let program = dir.build("parking.cpp", &["-std=c++20", level]);
         for kind in ["binary", "counting", "atomic", "posix"] {
             let want = if kind == "posix" { FutexKind::Semaphore } else { FutexKind::Unknown };
-            let (told, ..) = wait(&program, &[kind], |w| matches!(w, Wait::Futex(_)));
-            assert!(matches!(&told, Wait::Futex(f) if f.kind == want && !f.lost()), "{level} {kind}: {told:?}");
+            let (found, ..) = wait(&program, &[kind], |w| matches!(w, Wait::Futex(_)));
+            assert!(matches!(&found, Wait::Futex(f) if f.kind == want && !f.lost()), "{level} {kind}: {found:?}");
         }
     }
 }
@@ -268,7 +268,7 @@ fn scan_costs_little() {
                 [scan, t.elapsed()]
             })
             .collect();
-        for (what, i) in [("scan", 0), ("look for rings", 1)] {
+        for (what, i) in [("scan", 0), ("search for rings", 1)] {
             took.sort_by_key(|t| t[i]);
             println!("{} threads: {what} takes {:?} at best, {:?} (median)", threads + 1, took[0][i], took[15][i]);
         }
