@@ -117,7 +117,7 @@ pub struct SectionUse {
     pub windows: u64,
 }
 
-/// One hang: who, in what, why.
+/// One hang: which threads, in what, why.
 #[derive(Debug, Deserialize, Serialize)]
 pub struct Hang {
     /// Busy or blocked.
@@ -148,7 +148,7 @@ pub struct Hang {
     /// report; never more than `since`.
     #[serde(rename = "latency_ms", with = "json::ms")]
     pub latency: Duration,
-    /// One sentence: who waits for what, or spins where.
+    /// One sentence: which thread waits for what, or spins where.
     pub why: String,
     /// How sure it is.
     pub sure: Sure,

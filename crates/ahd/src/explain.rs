@@ -19,7 +19,7 @@ use std::time::Duration;
 /// Threads of a hang whose stacks are taken.
 const STACKS: usize = 32;
 /// Threads that wait for a lock without a known holder, among which the one that waits for itself
-/// is looked for.
+/// is searched for.
 const WAITERS: usize = 256;
 /// Threads of a process without answers whose stacks are taken.
 const SUSPECTS: usize = 8;
@@ -203,7 +203,7 @@ fn sentence(verdict: &Verdict, facts: &Facts, first: Option<&Involved>, names: &
     match &verdict.why {
         Why::ClosedSet(members) => closed(members, verdict.sure, &name, names),
         Why::LoopLeft { away, longest, returns, call, waiting } => {
-            let who = verdict.threads.last().map(&name).unwrap_or_default();
+            let thread = verdict.threads.last().map(&name).unwrap_or_default();
             let does = match call {
                 None => format!("uses the CPU{at}"),
                 Some(nr) => format!("is asleep in {}{at}", call_name(*nr).unwrap_or("a system call")),
@@ -213,7 +213,7 @@ fn sentence(verdict: &Verdict, facts: &Facts, first: Option<&Involved>, names: &
                 fds => format!("; input waits at {} of its process' descriptors", fds.len()),
             };
             format!(
-                "{who} has not been back in its loop for {away:.1} s (longest before {longest:.1} s, {returns} \
+                "{thread} has not been back in its loop for {away:.1} s (longest before {longest:.1} s, {returns} \
                  returns): it \
                  {does}{input}"
             )

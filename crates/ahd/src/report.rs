@@ -114,7 +114,7 @@ impl Reports {
             hang.missed += 1;
             let over = now - hang.seen > OVER && hang.missed >= OVER_SCANS;
             // Of one whose processes have ended it is not said. It is remembered for as long, for
-            // one that could not be read for a moment looks as if it had.
+            // one that could not be read for a moment seems to have ended.
             if over && hang.pids.iter().any(|pid| facts.processes.contains_key(pid)) {
                 news.push(News::Over { verdict: hang.verdict.clone(), after: hang.seen - hang.reported });
             }

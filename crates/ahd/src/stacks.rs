@@ -68,7 +68,7 @@ impl Stacks {
             let taken: BTreeMap<i32, ThreadStack> = taken.into_iter().map(|s| (s.tid, s)).collect();
             for t in out.iter_mut().filter(|t| t.pid == pid) {
                 let Some(s) = taken.get(&t.tid) else {
-                    t.note = Some("the process has ended or may not be looked into".into());
+                    t.note = Some("the process has exited or may not be inspected".into());
                     continue;
                 };
                 t.comm.clone_from(&s.comm);

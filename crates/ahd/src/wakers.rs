@@ -1,17 +1,17 @@
 //! Who could end a wait.
 //!
-//! Owns: [`wakers`], by what a thread waits in and who holds what, and [`chain_end`], which follows
+//! Owns: [`wakers`], by what a thread waits in and the holders, and [`chain_end`], which follows
 //! holders of locks. Promises: where it cannot be known it says [`Wakers::World`]: nothing is
-//! concluded from a guess at who is there. Pure.
+//! concluded from a guess at the threads there. Pure.
 
 use crate::facts::{Access, Ends, Facts, Id, Peer, Thread, Unsure, WaitFacts};
 use crate::history::futex_op;
 use std::collections::BTreeSet;
 
-/// All who could end a wait.
+/// All threads that could end a wait.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Wakers {
-    /// It cannot be said who.
+    /// They are not known.
     World,
     /// Nobody but these: threads, and all threads of processes but the one that waits.
     Only {
@@ -69,7 +69,7 @@ impl How {
         matches!(self, How::Lock { .. } | How::Join(_))
     }
 
-    /// Whether it depends on who holds pipes and sockets.
+    /// Whether it depends on the holders of pipes and sockets.
     pub fn is_by_ends(self) -> bool {
         matches!(self, How::Read(_) | How::Write(_) | How::Events)
     }
@@ -82,7 +82,7 @@ impl How {
 
 /// Kinds of glibc's mutexes are below this.
 const MUTEX_KINDS: u32 = 1024;
-/// More threads than this never use one mutex: what looks so is no mutex.
+/// More threads than this never use one mutex: a word with more is no mutex.
 const MUTEX_USERS: u32 = 10_000;
 /// Of the kinds of glibc's mutexes, those that only their owner can unlock: recursive and checked
 /// ones (the low two bits), robust and priority-inheriting ones.
@@ -173,7 +173,7 @@ fn of_futex(facts: &Facts, thread: &Thread, wait: &WaitFacts) -> Wakers {
         let own = facts.named_by(pid, owner);
         let other = || facts.threads.keys().find(|id| id.tid == owner).copied();
         let is_checked = CHECKED_KINDS.contains(&(kind & 3)) || kind & CHECKED_FLAGS != 0;
-        // Who unlocks the locks of this process is not known by who locked them.
+        // In this process the thread that unlocks need not be the one that locked.
         if !is_checked && facts.processes.get(&pid).is_some_and(|p| p.has_gates) {
             return Wakers::World;
         }

@@ -214,7 +214,7 @@ impl Watcher {
 
     /// The thread whose work one that sleeps waits for, if it waits for a lock with a known holder;
     /// nothing if its wait may end soon, for somebody works for that, or if it waits for events:
-    /// who has no work waits for as long as there is none.
+    /// a thread without work waits for as long as there is none.
     pub fn hopeless_wait(&self, id: Id) -> Option<Option<Id>> {
         let facts: &Facts = &self.scene.facts;
         let thread = facts.threads.get(&id).filter(|t| t.sleeps() && t.wait.is_some())?;
@@ -224,7 +224,7 @@ impl Watcher {
         Some(chain_end(facts, thread).map(|end| end.id).filter(|end| *end != id))
     }
 
-    /// Takes stacks; who is stopped for that is to be noted with [`Watcher::note_stop`].
+    /// Takes stacks; threads stopped for that are to be noted with [`Watcher::note_stop`].
     pub fn stacks(&mut self) -> &mut Stacks {
         self.explainer.stacks()
     }

@@ -24,7 +24,7 @@
 #define FRAMES 32
 #define SLOTS (1u << 20)
 #define EVENTS (1u << 12)
-/* Slots that are looked at for one address. */
+/* Slots probed for one address. */
 #define PROBES 4096
 #define EXPORT __attribute__((visibility("default"), noinline))
 

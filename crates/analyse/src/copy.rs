@@ -73,7 +73,7 @@ impl<'a> Copy<'a> {
         self.passed = [registers.rdi, registers.rsi, registers.rdx];
         while registers.rip != back || registers.rsp <= top {
             self.follow_heap(&mut seen);
-            let call = self.look(&registers);
+            let call = self.note_accesses(&registers);
             if call && matches!(registers.rax as i64, libc::SYS_execve | libc::SYS_execveat) {
                 return Ok(End::Replaced);
             }
@@ -116,7 +116,7 @@ impl<'a> Copy<'a> {
     }
 
     /// Notes what the next instruction accesses; whether it is a system call.
-    fn look(&mut self, registers: &Registers) -> bool {
+    fn note_accesses(&mut self, registers: &Registers) -> bool {
         let (pid, at) = (self.pid, registers.rip);
         let decoded = self.code.entry(at).or_insert_with(|| {
             let mut code = [0u8; LONGEST];

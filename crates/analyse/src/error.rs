@@ -21,7 +21,7 @@ pub enum Error {
     },
     /// It has no such function.
     Missing {
-        /// What was looked for.
+        /// What was searched for.
         entry: Wanted,
         /// Where, and what is near.
         why: Missing,
@@ -35,7 +35,7 @@ pub enum Error {
     },
     /// No source has the function.
     NotInSources {
-        /// What was looked for.
+        /// What was searched for.
         entry: String,
     },
     /// An operation on it failed.

@@ -22,7 +22,7 @@ const FOOTPRINT: u64 = 32 << 20;
 ///
 /// The program has 32 MiB besides its area. Per sample main writes to the dirty pages, then hands
 /// over; the rivals take turns, and everybody sleeps before it is their turn (rows "awake": the
-/// orbit still looks for calls by itself). Times are those of main's thread alone: async_us until
+/// orbit still polls for calls). Times are those of main's thread alone: async_us until
 /// the snapshot is taken and the call is queued, sync_us until the answer is there,
 /// async_every_1500_us and async_every_10_ms after main has slept that long, as a server does
 /// between requests (thread_every_...: the thread then), async_beside_threads_us where another
@@ -312,7 +312,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Calls that come as fast as they are answered, so that the orbit keeps looking for the next
+    /// Calls that come as fast as they are answered, so that the orbit keeps polling for the next
     /// one: first some to get it going, then some that count. No rival has such a state.
     fn round_awake(&mut self) -> Result<(), Failure> {
         let counted = std::mem::take(&mut self.times);

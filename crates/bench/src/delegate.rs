@@ -1,5 +1,5 @@
 //! `orbit bench delegate`: the effect of delegate objects (section 4.6 and Table 5 of the paper):
-//! large structs of which the task looks at a few fields, whole in the area, or with those fields
+//! large structs of which the task reads a few fields, whole in the area, or with those fields
 //! alone in it.
 
 use super::memory::PAGE;

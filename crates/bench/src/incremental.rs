@@ -110,13 +110,13 @@ fn measure(size: usize, samples: usize) -> Result<Row, Failure> {
         let began = Instant::now();
         field.area.will_write(field.bytes().wrapping_add(first * PAGE), NEW.min(size - first * PAGE))?;
         field.write(&new);
-        let told = began.elapsed();
+        let announced_after = began.elapsed();
         orbit.call(&[&field.area], &[])?;
         // The first sample does not count, of nobody.
         if sample > 0 {
             incremental.add(called);
             faults.add(tracked.saturating_sub(untracked));
-            announced.add(told.saturating_sub(untracked));
+            announced.add(announced_after.saturating_sub(untracked));
             full.add(copied);
         }
     }

@@ -131,7 +131,7 @@ impl Twin {
 }
 
 /// Calls until a call ships next to nothing: after the first, and after one that shipped nearly
-/// all, the library looks a few calls long whether that continues before it tracks single pages
+/// all, the library checks for a few calls whether that continues before it tracks single pages
 /// again.
 pub fn settle(orbit: &Orbit, area: &Area) -> Result<(), Failure> {
     for _ in 0..64 {

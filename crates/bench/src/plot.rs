@@ -120,7 +120,7 @@ const LEFT: f64 = 80.0;
 const RIGHT: f64 = 190.0;
 const TOP: f64 = 50.0;
 const BOTTOM: f64 = 60.0;
-/// Told apart also by those who see red and green alike.
+/// Distinct also to readers who see red and green alike.
 const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#555555"];
 
 /// An axis: from the exponent `low` to `high` of `base`, over `length` units from `start` on. Base

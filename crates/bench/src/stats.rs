@@ -56,7 +56,7 @@ fn round(figure: f64) -> f64 {
     (figure * 1e3).round() / 1e3
 }
 
-/// A sequence of numbers that looks random and is the same in every run.
+/// A sequence of numbers that seems random and is the same in every run.
 pub struct Shuffle(u64);
 
 impl Shuffle {

@@ -33,7 +33,7 @@ fn rings_stops_sections() {
     let Some(rows) = rows(&["--part", "rings", "--part", "stops", "--part", "sections"]) else {
         return;
     };
-    assert_eq!((&rows[0]["part"], &rows[0]["told"]), (&"rings".into(), &0.into()));
+    assert_eq!((&rows[0]["part"], &rows[0]["reported"]), (&"rings".into(), &0.into()));
     assert!(rows[1]["by"] == "orbit" && rows[1]["stopped_ms"]["p50"].as_f64() > Some(0.0), "{}", rows[1]);
     let of = |part: &str| rows.iter().filter(|row| row["part"] == part).collect::<Vec<_>>();
     let [source] = of("sections")[..] else { panic!("{rows:?}") };

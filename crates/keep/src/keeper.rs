@@ -122,7 +122,7 @@ impl Keeper {
         let shared = Arc::new(shared);
         // Its first child may come before anything else here.
         let family = settings.family.then(|| Family::new(&shared, settings)).transpose()?;
-        // Also its first look at whether the keeper lives.
+        // Also its first check whether the keeper lives.
         let bell = Bell::start(&shared).map_err(Error::io(BELL))?;
         let program = Program::start(&settings.command, &shared)?;
         let process = Process::find(program.pid())?;

@@ -3,7 +3,7 @@
 use orbit_linux::maps::Entry;
 use orbit_linux::procfs;
 
-/// What is looked at: see [`sentences`].
+/// What is checked: see [`sentences`].
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Facts {
     /// What its descriptors are, as `/proc/PID/fd` has it.

@@ -66,7 +66,11 @@ fn is_survived(bug: &str) {
     let mut other = Client::new(&socket);
     for expected in [2, 4] {
         assert_eq!(other.ask("hello"), format!("hello {}", expected - 1));
-        assert_eq!(client.ask(bug), format!("{bug} {expected}"), "the right answer to who sets off the bug");
+        assert_eq!(
+            client.ask(bug),
+            format!("{bug} {expected}"),
+            "the right answer to the client that sets off the bug"
+        );
     }
     client.0.get_mut().write_all(b"stop\n").expect("sent");
     let status = until("it exits", || keeper.try_wait().expect("a child"));
@@ -102,7 +106,11 @@ fn redis_survives_a_module_that_uses_freed_memory() {
     let mut other = redis.client();
     other.increment("n", 1);
     let mut client = redis.client();
-    assert_eq!(client.call(&["HEAP.FREED"]).expect("no error"), ":1", "the right answer to who sets off the bug");
+    assert_eq!(
+        client.call(&["HEAP.FREED"]).expect("no error"),
+        ":1",
+        "the right answer to the client that sets off the bug"
+    );
     other.increment("n", 2);
     let rungs = until("the recovery is reported", || {
         let rungs = rungs(&redis.events_file());

@@ -1,6 +1,6 @@
 //! Locks used as gates: one thread locks, another unlocks.
 //!
-//! A mutex that does not check who unlocks it names the thread that locked it last, which need not
+//! A mutex that does not check its unlocker names the thread that locked it last, which need not
 //! be the one that will unlock it. That a process uses locks so is known once a thread got past a
 //! lock whose owner had not run meanwhile.
 

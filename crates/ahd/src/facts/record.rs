@@ -40,7 +40,7 @@ pub enum Record {
         /// Signals it catches, bit n-1 for signal n.
         #[serde(with = "hex_number")]
         cgt: u64,
-        /// Why waits of this process cannot be judged by who holds what.
+        /// Why waits of this process cannot be judged by the holders.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         unsure: Vec<Unsure>,
     },
@@ -306,7 +306,7 @@ pub type Cell = (i32, usize, u32, [u32; 7], u64, u64);
 /// since data went out, bytes in, bytes out that were acknowledged, bytes not read yet, state.
 pub type Connection = (i32, u16, u16, u8, u32, u32, u64, u64, i64, u8);
 
-/// Why it cannot be known who could end a wait of a process.
+/// Why the threads that could end a wait of a process cannot be known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Unsure {

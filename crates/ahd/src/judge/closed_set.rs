@@ -32,7 +32,7 @@ const fn bit(signal: i32) -> u64 {
     1 << (signal - 1)
 }
 
-/// A thread that sleeps, and who could wake it.
+/// A thread that sleeps, and the threads that could wake it.
 struct Sleeper<'a> {
     thread: &'a Thread,
     threads: Vec<Id>,
@@ -179,7 +179,7 @@ fn may_be_unlocked(facts: &Facts, sleepers: &Sleepers, set: &BTreeSet<Id>) -> bo
 }
 
 /// Whether all waits were read after `last`, when something last changed: at that moment all slept,
-/// so nobody was left to end it. A thread that was woken and has no CPU yet looks asleep until it
+/// so nobody was left to end it. A thread that was woken and has no CPU yet seems asleep until it
 /// is read again.
 fn is_seen_asleep_at_once(sleepers: &Sleepers, set: &BTreeSet<Id>, last: f64) -> bool {
     set.iter().all(|id| sleepers[id].thread.wait.as_ref().is_some_and(|wait| wait.t > last))

@@ -87,7 +87,7 @@ fn blocked(
     Some((since, limits.limit, why))
 }
 
-/// Whether somebody who could end the wait of a thread works for that, or would if the machine let
+/// Whether a thread that could end the wait works for that, or would if the machine let
 /// it.
 pub fn may_end_soon(facts: &Facts, thread: &Thread, limits: &Limits) -> bool {
     if let Some(end) = chain_end(facts, thread)

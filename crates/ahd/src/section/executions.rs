@@ -7,7 +7,7 @@
 //! - one that was seen inside for [`LONG`] of CPU is one execution, with all that was seen of it
 //!   and all up to the scan that found it left. An exit's long executions have a window of their
 //!   own: among many short ones the mean would not show them. If several exits were used meanwhile,
-//!   it counts for each of them whose long ones it does not make look shorter;
+//!   it counts for each of them whose long ones it does not make seem shorter;
 //! - of the others each exit is credited as if it had used all of the CPU time between the scans,
 //!   and the other exits none.
 //!
@@ -49,7 +49,7 @@ impl Executions {
         Executions { history: Windows::new(window), enough: window as u64, first: now, exits: [None; EXITS] }
     }
 
-    /// It was left so many times by each exit. `seen`: CPU time up to the last look in which one of
+    /// It was left so many times by each exit. `seen`: CPU time up to the last scan in which one of
     /// these was inside already. `since`: what the thread used after that scan.
     pub fn left(&mut self, times: &[u32; EXITS], seen: u64, since: u64, now: f64) {
         let used: Vec<(usize, u64)> =

@@ -32,12 +32,12 @@ const SLOWEST: Duration = Duration::from_secs(1);
 /// Time between two readings of sockets, s, and how often that exceeds what one costs.
 const SOCKETS_EVERY: f64 = 0.48;
 const SOCKETS_SHARE: f64 = 250.0;
-/// Time between two readings of who holds what, s, and how often that exceeds what one costs; never
+/// Time between two readings of the holders, s, and how often that exceeds what one costs; never
 /// more than the last, s.
 const ENDS_EVERY: f64 = 0.45;
 const ENDS_SHARE: f64 = 250.0;
 const ENDS_SLOWEST: f64 = 10.0;
-/// Readings of who holds what that must say the same, where descriptors may have been passed on
+/// Readings of the holders that must say the same, where descriptors may have been passed on
 /// during each.
 const ENDS_AGREE: u32 = 3;
 /// Scans between two readings of what seldom changes of a process.

@@ -41,7 +41,7 @@ pub(super) struct Process {
     unlisted: u32,
     /// Its program's file, as handed over; nothing before.
     exe: Option<String>,
-    told: Option<(i32, u64, Vec<Unsure>)>,
+    reported: Option<(i32, u64, Vec<Unsure>)>,
     /// Descriptors that had input at the last reading.
     pub(super) ready: Option<Vec<i32>>,
     /// What its descriptors say.
@@ -112,7 +112,7 @@ impl Process {
             count: 0,
             unlisted: 0,
             exe: None,
-            told: None,
+            reported: None,
             ready: None,
             unsure: Vec::new(),
             start_of_code: 0,
@@ -143,7 +143,7 @@ impl Process {
         let link = std::fs::read_link(format!("/proc/{pid}/exe")).map(|link| link.to_string_lossy().into_owned());
         let exe = link.ok().or_else(|| self.exe.clone()).unwrap_or_default();
         let is_known = self.exe.as_ref() == Some(&exe);
-        if is_known && self.told.as_ref() == Some(&now) {
+        if is_known && self.reported.as_ref() == Some(&now) {
             return;
         }
         let (pp, cgt, unsure) = now.clone();
@@ -155,7 +155,7 @@ impl Process {
             out(Record::Process { t, p: pid, pp, exe: exe.clone(), cmd, cgt, unsure });
             self.exe = Some(exe);
         }
-        self.told = Some(now);
+        self.reported = Some(now);
     }
 
     /// Reads its threads; `false` once it has ended.

@@ -7,7 +7,7 @@ use orbit_linux::{pidfd, poll, procfs, socket_info};
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
-/// Descriptors of a process that are looked at.
+/// Descriptors of a process that are read, at most.
 const MOST: usize = 512;
 
 /// Reads one process. Where its descriptors may not be copied nothing is handed over.

@@ -18,7 +18,7 @@ const POLLED: u64 = 256;
 /// Descriptors of an epoll set that are handed over: more wait for the world in any case.
 const EPOLL: usize = 512;
 
-/// Whether it depends on who holds descriptors how long the call waits.
+/// Whether the call's wait depends on the holders of descriptors.
 pub(super) fn depends_on_ends(nr: i64) -> bool {
     !matches!(
         nr,

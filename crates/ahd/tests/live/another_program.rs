@@ -1,5 +1,5 @@
 //! A program that execs, forks or ends is followed: histories start anew, children are watched or
-//! not as asked, no stranger is told.
+//! not as asked, no stranger is reported.
 
 use crate::common::{Dir, PATIENCE, Program, Watcher};
 use orbit_ahd::{Config, Event};
@@ -24,11 +24,11 @@ fn exec_starts_histories_anew() {
         if let Some(status) = p.0.try_wait().expect("wait") {
             break status;
         }
-        w.look();
+        w.scan();
     };
     assert_eq!(status.code(), Some(0), "the second program ran");
     w.quiet();
-    w.until("the end to be told", |all| all.iter().any(|e| matches!(e, Event::Left { .. })));
+    w.until("the end to be reported", |all| all.iter().any(|e| matches!(e, Event::Left { .. })));
     assert!(w.ahd.pids().is_empty());
 }
 
@@ -41,7 +41,7 @@ fn exec_of_the_same_file() {
     let start = Instant::now();
     while p.0.try_wait().expect("wait").is_none() {
         assert!(start.elapsed() < 3 * PATIENCE, "it does not end");
-        w.look();
+        w.scan();
     }
     w.quiet();
 }
@@ -59,7 +59,7 @@ fn a_program_by_exec_is_judged_by_its_own_habits() {
     let start = Instant::now();
     while std::fs::read_link(format!("/proc/{}/exe", p.pid())).ok().as_deref() != Some(&other) {
         assert!(start.elapsed() < PATIENCE, "no exec");
-        w.look();
+        w.scan();
     }
     w.run(Duration::from_secs(6));
     p.signal(libc::SIGUSR1);

@@ -1,4 +1,4 @@
-//! A wait that a signal interrupts between two looks, and that the program begins anew, is the same
+//! A wait that a signal interrupts between two scans, and that the program begins anew, is the same
 //! wait: it is reported as if it had never been interrupted.
 
 use crate::common::{Dir, Program, Watcher};

@@ -1,4 +1,4 @@
-//! A program that changes its credentials: root continues watching it; an ordinary user is told
+//! A program that changes its credentials: root continues watching it; an ordinary user learns
 //! what cannot be seen, and what it needs, once for all processes.
 //!
 //! The test starts itself again as the ordinary user's watcher.
@@ -53,14 +53,14 @@ fn root_goes_on() {
 }
 
 #[test]
-fn an_ordinary_user_is_told() {
+fn an_ordinary_user_learns_what_is_missing() {
     if let Some(program) = std::env::var_os(PROGRAM) {
         let p = Program::start(Command::new(program).arg("private"));
         let mut w = Watcher::of(p.pid(), Config { limit: Duration::from_secs(1), ..Config::default() });
         w.until("that it cannot be seen", |all| all.iter().any(|e| matches!(e, Event::Trouble { .. })));
         w.run(Duration::from_secs(4));
-        let told = troubles(&w);
-        assert!(told.iter().all(|t| t.contains("CAP_SYS_PTRACE")), "{told:?}");
+        let reported = troubles(&w);
+        assert!(reported.iter().all(|t| t.contains("CAP_SYS_PTRACE")), "{reported:?}");
         assert!(w.hangs().is_empty(), "nothing is concluded from what is not seen: {:#?}", w.hangs());
         return;
     }
@@ -69,7 +69,7 @@ fn an_ordinary_user_is_told() {
     let itself = std::env::current_exe().expect("the test");
     let mut again = Command::new(itself);
     again
-        .args(["credentials::an_ordinary_user_is_told", "--exact", "--nocapture"])
+        .args(["credentials::an_ordinary_user_learns_what_is_missing", "--exact", "--nocapture"])
         .env(PROGRAM, &fares)
         .current_dir("/");
     if root() {
@@ -87,7 +87,7 @@ fn an_ordinary_user_is_told() {
 }
 
 #[test]
-fn of_many_processes_it_is_told_once() {
+fn of_many_processes_it_is_reported_once() {
     if let Ok(pid) = std::env::var(FOREIGN) {
         let mut w =
             Watcher::of(pid.parse().expect("a pid"), Config { limit: Duration::from_secs(1), ..Config::default() });
@@ -104,7 +104,7 @@ fn of_many_processes_it_is_told_once() {
     let p = Program::start(Command::new("sh").args(["-c", "for n in 1 2 3; do sleep 8 & done; wait"]));
     let mut again = Command::new(std::env::current_exe().expect("the test"));
     again
-        .args(["credentials::of_many_processes_it_is_told_once", "--exact"])
+        .args(["credentials::of_many_processes_it_is_reported_once", "--exact"])
         .env(FOREIGN, p.pid().to_string())
         .current_dir("/");
     match again.uid(NOBODY).gid(NOBODY).output() {

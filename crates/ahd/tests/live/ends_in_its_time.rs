@@ -1,6 +1,7 @@
 //! Waits that end once somebody has done what takes its time: nothing is reported of a lock whose
 //! holder waits for a child that works or sleeps, nor of a main thread that another one will wake
-//! when a time is over. A child that will never end is told with who waits for its parent.
+//! when a time is over. A child that will never end is reported with the thread that waits for its
+//! parent.
 
 use crate::common::{Dir, Program, Watcher, at_once};
 use orbit_ahd::{Config, Kind};

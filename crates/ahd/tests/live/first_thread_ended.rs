@@ -1,5 +1,5 @@
-//! Where every thread that is left waits for another one this is told soon after the last of the
-//! others has ended, and only those are named.
+//! Where every thread that is left waits for another one this is reported soon after the last of
+//! the others has ended, and only those are named.
 
 use crate::common::{Dir, Program, Watcher, at_once};
 use orbit_ahd::{Config, Kind};

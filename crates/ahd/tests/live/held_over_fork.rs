@@ -99,20 +99,20 @@ int main(int argc, char **argv) {
 }
 "#;
 
-fn told(name: &str, way: &str, check: impl Fn(i32, &Hang)) {
+fn is_reported(name: &str, way: &str, check: impl Fn(i32, &Hang)) {
     let dir = Dir::new(name);
     let Some(path) = dir.build("forked", SOURCE) else { return };
     let program = Program::start(Command::new(path).arg(way));
     let mut watcher = Watcher::of(program.pid(), Config { limit: Duration::from_secs(600), ..Config::default() });
     let hang = watcher.hang();
-    // SAFETY: plain call with numbers; it hangs, and who made it collects nobody.
+    // SAFETY: plain call with numbers; it hangs, and its parent collects no child.
     unsafe { libc::kill(hang.pid, libc::SIGKILL) };
     check(program.pid(), hang);
 }
 
 #[test]
 fn of_a_thread_of_the_parent() {
-    told("held-fork", "mutex", |parent, hang| {
+    is_reported("held-fork", "mutex", |parent, hang| {
         assert!(hang.pid != parent && hang.kind == Kind::Blocked, "{hang:#?}");
         let forked = "held when the process was forked from its own";
         assert!(hang.why.contains(forked) && !hang.why.contains("has ended"), "{}", hang.why);

@@ -7,8 +7,8 @@ use std::process::Command;
 use std::time::Duration;
 
 // "splice": moves bytes by a pipe of its own to one whose reader takes four seconds. "disk": a
-// reader of a lock waits, as for a disk, while a writer wants it: who makes a process by vfork
-// sleeps so until that has ended.
+// reader of a lock waits, as for a disk, while a writer wants it: a thread that makes a process by
+// vfork sleeps so until that has ended.
 const SOURCE: &str = r#"
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 //! A healthy program of which hundreds or thousands of threads only wait, each in its way, costs
-//! the watcher less than MOST of a CPU: to judge a wait costs no look at all processes, nor one at
+//! the watcher less than MOST of a CPU: to judge a wait costs no scan of all processes, nor one of
 //! all threads. 1 to 2 % is usual; a loaded machine makes it more.
 //!
 //! The test starts itself again as the program.
@@ -64,7 +64,7 @@ fn the_program() {
     }
     ready.1.wait();
     println!("all wait");
-    // The last of all threads is who may wake the others.
+    // The last of all threads is the one that may wake the others.
     let last = std::thread::spawn(|| TcpListener::bind("127.0.0.1:0").expect("a port").accept());
     let _ = last.join();
 }

@@ -42,7 +42,7 @@ fn free_port() -> u16 {
     TcpListener::bind("127.0.0.1:0").expect("a port").local_addr().expect("an address").port()
 }
 
-/// Asks the server again and again until told to stop.
+/// Asks the server again and again until asked to stop.
 fn client(port: u16, stop: &AtomicBool) {
     let mut connection = None;
     while !stop.load(Ordering::Relaxed) {
@@ -94,12 +94,12 @@ fn inject(library: &Path, dir: &Path, inject: &str) -> Option<(Box<Hang>, Durati
             std::thread::sleep(ahd.pause());
             for event in ahd.tick() {
                 if let Event::Hang(hang) = event {
-                    let told = now();
+                    let at = now();
                     let since: i64 = std::fs::read_to_string(&at)
                         .ok()
                         .and_then(|t| t.trim().parse().ok())
                         .unwrap_or_else(|| panic!("{inject}: a false alarm: {hang:#?}"));
-                    found = Some((hang, Duration::from_nanos((told - since).max(0) as u64)));
+                    found = Some((hang, Duration::from_nanos((at - since).max(0) as u64)));
                 }
             }
             assert!(server.0.try_wait().expect("wait").is_none(), "{inject}: the server has ended");

@@ -51,8 +51,8 @@ fn python() {
             println!("SKIP: needs CPython 3.9 to 3.13: {:?}", t.note);
             return;
         }
-        let told: Vec<&str> = t.python.iter().map(|f| f.function.as_str()).collect();
-        assert_eq!(told, want, "{h:#?}");
+        let functions: Vec<&str> = t.python.iter().map(|f| f.function.as_str()).collect();
+        assert_eq!(functions, want, "{h:#?}");
         for f in &t.python {
             assert!(f.file.ends_with(name) && f.line.is_some(), "{f:?}");
             let line = text.lines().nth(f.line.unwrap_or(0) as usize - 1).expect("such a line");

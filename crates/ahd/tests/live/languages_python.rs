@@ -1,5 +1,5 @@
-//! A thread of Python's that spins is told though others are awake, who ask for the interpreter's
-//! lock now and then; one that gets back to its loop is not.
+//! A thread of Python's that spins is reported though others are awake, which ask for the
+//! interpreter's lock now and then; one that gets back to its loop is not.
 
 use crate::common::{Dir, Program, Watcher, have};
 use orbit_ahd::{Config, Event, Kind};
@@ -70,14 +70,14 @@ fn spins_beside_others() {
     // By luck, when nobody asks for the lock for long enough, it is reported in the end anyhow.
     let used = std::fs::read_to_string(format!("/proc/{}/schedstat", p.pid())).expect("it runs");
     let used: u64 = used.split(' ').next().and_then(|n| n.parse().ok()).expect("a number");
-    assert!(used < 6_000_000_000, "told after {used} ns of CPU");
+    assert!(used < 6_000_000_000, "reported after {used} ns of CPU");
     assert_eq!((h.kind, h.tid), (Kind::Busy, p.pid()), "{h:#?}");
     let t = &h.threads[0];
     if t.python.is_empty() && t.note.is_some() {
         println!("SKIP: needs CPython 3.9 to 3.13: {:?}", t.note);
     } else {
-        let told: Vec<&str> = t.python.iter().map(|f| f.function.as_str()).collect();
-        assert_eq!(told, ["never_ends", "serve", "<module>"], "{h:#?}");
+        let functions: Vec<&str> = t.python.iter().map(|f| f.function.as_str()).collect();
+        assert_eq!(functions, ["never_ends", "serve", "<module>"], "{h:#?}");
     }
     // It continues and is not reported again, nor as recovered, until it gets back.
     w.run(Duration::from_secs(3));

@@ -1,5 +1,5 @@
 //! Who is left alone by processes that have ended: with the lock they held, in a ring that was
-//! told, at a pipe they used to fill.
+//! reported, at a pipe they used to fill.
 
 use crate::common::{Dir, Program, Watcher};
 use orbit_ahd::{Config, Event};
@@ -140,6 +140,6 @@ fn of_a_ring() {
     unsafe { libc::kill(killed, libc::SIGKILL) };
     watcher.until("its end", |all| all.iter().any(|e| matches!(e, Event::Left { pid } if *pid == killed)));
     watcher.run(Duration::from_secs(5));
-    // Those who are left are part of the report that was made.
+    // The remaining threads are part of the report that was made.
     assert_eq!(watcher.hangs().len(), 1, "{:#?}", watcher.hangs());
 }

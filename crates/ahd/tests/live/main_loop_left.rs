@@ -1,5 +1,5 @@
-//! A main loop that waits where it never did before is told at the limit; threads that take turns
-//! at the events are not.
+//! A main loop that waits where it never did before is reported at the limit; threads that take
+//! turns at the events are not.
 
 use crate::common::{Dir, Program, Watcher};
 use orbit_ahd::{Config, Kind};

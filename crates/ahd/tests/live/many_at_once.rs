@@ -93,6 +93,6 @@ fn a_section_in_which_hundreds_wait() {
 
 #[test]
 fn hundreds_that_wait_for_themselves() {
-    // One that waits for its turn for a second may be told by that.
+    // One that waits for its turn for a second may be reported by that.
     reported_together("locks", 1500, |hang| hang.sure == Sure::Guess || hang.cycle.len() == 1);
 }

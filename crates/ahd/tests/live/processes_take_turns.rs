@@ -7,7 +7,7 @@ use std::process::Command;
 use std::time::Duration;
 
 // "file": a thread of each takes the lock and waits for work; the main threads read a pipe.
-// "semaphore": who has it reads the pipe that work comes by.
+// "semaphore": its holder reads the pipe that work comes by.
 const SOURCE: &str = r#"
 #include <fcntl.h>
 #include <poll.h>

@@ -1,4 +1,4 @@
-//! A thread that was told to spin has recovered when it is back in its main loop, not when
+//! A thread that was reported to spin has recovered when it is back in its main loop, not when
 //! something else stopped it for a while.
 
 use crate::common::{Dir, Program, Watcher};

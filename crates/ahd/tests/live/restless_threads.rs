@@ -1,4 +1,4 @@
-//! Threads that come after hundreds of restless ones are looked at too: more want a look than there
+//! Threads that come after hundreds of restless ones are inspected too: more need it than there
 //! are in one tick.
 
 use crate::common::{Dir, Program, Watcher};
@@ -20,7 +20,7 @@ fn behind(name: &str, way: &str, check: impl FnOnce(&mut Watcher)) {
     p.signal(libc::SIGUSR1);
     check(&mut w);
     w.run(Duration::from_secs(2));
-    assert_eq!(w.hangs().len(), 1, "one hang, told once");
+    assert_eq!(w.hangs().len(), 1, "one hang, reported once");
 }
 
 #[test]

@@ -33,7 +33,7 @@ fn explained(port: u16, command: &mut Command, is_explained: impl Fn(&Hang) -> b
         assert!(begun.elapsed() < PATIENCE, "the server answered {answered} requests");
         let answer = ask(port, "/").and_then(|mut server| server.read_to_end(&mut Vec::new()));
         answered += usize::from(answer.is_ok_and(|n| n > 0));
-        watcher.look();
+        watcher.scan();
     }
     let _waiting = [ask(port, "/hang").expect("a connection"), ask(port, "/hang").expect("a connection")];
     let explains = |all: &[Event]| all.iter().any(|e| matches!(e, Event::Hang(hang) if is_explained(hang)));

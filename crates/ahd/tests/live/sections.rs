@@ -44,7 +44,7 @@ fn program(way: &str) -> ! {
     // Where threads are waited for it would be a wait in this section.
     let outer = (way != "overlapping").then(|| enter(&OUTER));
     if way == "first" {
-        // Far from half of the limit: with more than that the outer one would be told.
+        // Far from half of the limit: with more than that the outer one would be reported.
         work(Duration::from_millis(500));
         let _inside = enter(&WORK);
         work(Duration::from_secs(3600));

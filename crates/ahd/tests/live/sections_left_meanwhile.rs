@@ -15,7 +15,7 @@ static WAITS: Section = section!("waits");
 static WRITER: AtomicI32 = AtomicI32::new(-1);
 
 const WAY: &str = "ORBIT_AHD_TEST_LEFT_MEANWHILE";
-/// More than are told together.
+/// More than are reported together.
 const THREADS: usize = 400;
 const LIMIT: Duration = Duration::from_secs(1);
 
@@ -84,7 +84,7 @@ fn wait_until(what: &str, is: impl Fn() -> bool) {
 }
 
 #[test]
-fn whoever_has_left_is_not_told() {
+fn threads_that_left_are_not_reported() {
     let itself = std::env::current_exe().expect("the test");
     let program = Program::start(
         Command::new(itself).args(["sections_left_meanwhile::the_program", "--exact", "--nocapture"]).env(WAY, "1"),
@@ -102,14 +102,14 @@ fn whoever_has_left_is_not_told() {
             let Event::Hang(hang) = event else { return };
             hangs.push(hang);
             if let_go.is_none() {
-                // The others are still to be judged, in this look or the next.
+                // The others are still to be judged, in this scan or the next.
                 program.signal(libc::SIGUSR1);
                 wait_until("all to get on", || sleeping_in(pid, libc::SYS_pause) == THREADS + 1);
                 let_go = Some(Instant::now());
             }
         });
     }
-    println!("{} told", hangs.len());
+    println!("{} reported", hangs.len());
     for hang in &hangs {
         assert!(hang.why.contains("bytes from the pipe"), "{}", hang.why);
     }

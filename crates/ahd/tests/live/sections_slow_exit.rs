@@ -54,7 +54,7 @@ fn the_program() {
 }
 
 #[test]
-fn told_only_when_it_takes_far_longer_than_the_slow_exit() {
+fn reported_only_when_it_takes_far_longer_than_the_slow_exit() {
     let start = Instant::now();
     let itself = std::env::current_exe().expect("the test");
     let program = Program::start(
@@ -63,7 +63,7 @@ fn told_only_when_it_takes_far_longer_than_the_slow_exit() {
     let mut watcher = Watcher::of(program.pid(), Config::default());
     let hang = watcher.hang();
     assert_eq!((hang.kind, hang.section.as_deref()), (Kind::Busy, Some("request")), "{hang:?}");
-    assert!(start.elapsed() > BEFORE + SLOW * ROUNDS, "a slow execution was told: {hang:?}");
+    assert!(start.elapsed() > BEFORE + SLOW * ROUNDS, "a slow execution was reported: {hang:?}");
     // Known by now, so not the limit of 5 s of CPU: four times some 300 ms, and what is not known
     // apart.
     let times = hang.usual.map(|u| hang.check_value as f64 / u as f64);

@@ -70,7 +70,7 @@ impl Drop for Program {
     }
 }
 
-/// The section that the program is told to hang in.
+/// The section that the program has to hang in.
 fn hangs_in(way: &str) -> Option<String> {
     let itself = std::env::current_exe().expect("the test");
     let mut command = Command::new(itself);
@@ -88,7 +88,7 @@ fn hangs_in(way: &str) -> Option<String> {
             }
         }
     }
-    panic!("{way}: no hang is told");
+    panic!("{way}: no hang is reported");
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! A program that is slow because of the machine, or of somebody who holds it, does not hang; when
-//! it then hangs, it is reported.
+//! A program that is slow because of the machine, or of a process that holds it, does not hang;
+//! when it then hangs, it is reported.
 
 use crate::common::{Dir, PATIENCE, Program, Watcher, cpu};
 use orbit_ahd::{Config, Kind};
@@ -190,7 +190,7 @@ fn a_lock_that_is_held_for_short_whiles_of_cpu() {
     };
     while used() < Duration::from_millis(3200) {
         assert!(start.elapsed() < 3 * PATIENCE, "it does not get on");
-        w.look();
+        w.scan();
     }
     println!("3.2 s of CPU in {:?}", start.elapsed());
     w.quiet();
@@ -223,7 +223,7 @@ fn thrashes(group: &Group, version: usize, fares: &Path, file: &Path, size: usiz
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(4) || faults() < 200 {
         assert!(start.elapsed() < PATIENCE, "no pages are read: {} faults", faults());
-        w.look();
+        w.scan();
     }
     println!("{} pages were read again", faults());
     w.quiet();
@@ -287,7 +287,7 @@ fn long_jobs_that_take_memory() {
     // Three jobs, with a second of the loop before each.
     while cpu(p.pid(), p.pid()) < Duration::from_millis(3600) {
         assert!(start.elapsed() < PATIENCE, "it does not get on");
-        w.look();
+        w.scan();
     }
     w.run(Duration::from_secs(1));
     w.quiet();
@@ -305,7 +305,7 @@ fn a_watcher_that_was_held_up_counts_two_periods() {
     w.run(Duration::from_millis(500));
     // Suspended with the machine, stopped, or starved: it did not see the program meanwhile.
     std::thread::sleep(limit + Duration::from_secs(1));
-    w.look();
+    w.scan();
     w.quiet();
     // What it has seen itself counts, of whichever length.
     let h = w.hang();

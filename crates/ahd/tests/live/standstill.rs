@@ -1,5 +1,5 @@
-//! Processes that wait for each other over pipes, sockets and the ends of children are told as one
-//! cycle; those that somebody else may wake, or time, are not.
+//! Processes that wait for each other over pipes, sockets and the exits of children are reported as
+//! one cycle; those that somebody else may wake, or time, are not.
 
 use crate::common::{Dir, Program, Watcher, at_once};
 use orbit_ahd::{Config, Hang, Kind};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 /// Long before this a hang is reported, and nothing is reported for having waited so long.
 const LIMIT: Duration = Duration::from_secs(600);
-/// Nothing is told for so long, several times what a hang takes.
+/// Nothing is reported for so long, several times what a hang takes.
 const QUIET: Duration = Duration::from_secs(6);
 
 /// Starts `rings WAY [PATH]`, with a path in a directory of this test's.
@@ -24,11 +24,11 @@ fn start(way: &str, config: Config) -> Option<(Dir, Program, Watcher)> {
 
 /// A hang of so many threads in so many processes, whose stacks have this function, is reported
 /// once.
-fn told(way: &str, (threads, processes): (usize, usize), functions: &[&str]) -> Option<Sure> {
+fn is_reported(way: &str, (threads, processes): (usize, usize), functions: &[&str]) -> Option<Sure> {
     let (_dir, program, mut watcher) = start(way, Config { limit: LIMIT, ..Config::default() })?;
     watcher.hang();
     watcher.run(Duration::from_secs(3));
-    let [hang] = watcher.hangs()[..] else { panic!("one hang, told once: {:#?}", watcher.hangs()) };
+    let [hang] = watcher.hangs()[..] else { panic!("one hang, reported once: {:#?}", watcher.hangs()) };
     let Hang { kind, cycle, why, .. } = hang;
     let of: BTreeSet<i32> = cycle.iter().map(|e| e.pid).collect();
     assert_eq!((*kind, cycle.len(), of.len()), (Kind::Blocked, threads, processes), "{hang:#?}");
@@ -42,7 +42,7 @@ fn told(way: &str, (threads, processes): (usize, usize), functions: &[&str]) -> 
     Some(hang.sure)
 }
 
-/// Nothing is told.
+/// Nothing is reported.
 fn quiet(way: &str) {
     let Some((_dir, _program, mut watcher)) = start(way, Config { limit: LIMIT, ..Config::default() }) else { return };
     watcher.run(QUIET);
@@ -51,12 +51,12 @@ fn quiet(way: &str) {
 
 #[test]
 fn two_that_read_what_the_other_writes() {
-    told("read", (2, 2), &["reads_here"]);
+    is_reported("read", (2, 2), &["reads_here"]);
 }
 
 #[test]
 fn two_that_fill_each_others_pipe() {
-    told("write", (2, 2), &["writes_here"]);
+    is_reported("write", (2, 2), &["writes_here"]);
 }
 
 #[test]
@@ -64,19 +64,19 @@ fn two_ends_of_a_socket() {
     at_once([("socket-read", "reads_here"), ("socket-write", "writes_here")], |(way, function)| {
         // Where no descriptor is available of another process (Docker's profile) a time limit of
         // the socket cannot be ruled out.
-        told(way, (2, 2), &[function]);
+        is_reported(way, (2, 2), &[function]);
     });
 }
 
 #[test]
 fn a_parent_that_waits_for_the_child_whose_output_it_does_not_read() {
-    told("child", (2, 2), &["waits_here", "writes_here"]);
+    is_reported("child", (2, 2), &["waits_here", "writes_here"]);
 }
 
 #[test]
 fn a_child_whose_thread_cannot_hand_over_what_it_has() {
     // The thread that waits for the writer is not of the cycle, but of the hang.
-    told("thread", (2, 2), &["waits_here", "writes_here"]);
+    is_reported("thread", (2, 2), &["waits_here", "writes_here"]);
 }
 
 #[test]
@@ -86,14 +86,14 @@ fn three_in_a_ring_and_one_that_waits_for_them() {
     };
     watcher.hang();
     watcher.run(Duration::from_secs(3));
-    let [hang] = watcher.hangs()[..] else { panic!("one hang, told once: {:#?}", watcher.hangs()) };
+    let [hang] = watcher.hangs()[..] else { panic!("one hang, reported once: {:#?}", watcher.hangs()) };
     assert_eq!(hang.cycle.len(), 3, "{hang:#?}");
     assert!(hang.cycle.iter().all(|e| e.pid != program.pid()), "{hang:#?}");
 }
 
 #[test]
 fn a_place_where_they_waited_before() {
-    told("loop", (2, 2), &["reads_here"]);
+    is_reported("loop", (2, 2), &["reads_here"]);
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_third_process_that_is_not_watched() {
 }
 
 #[test]
-fn somebody_who_waits_for_events() {
+fn one_of_them_waits_for_events() {
     quiet("terminal");
 }
 

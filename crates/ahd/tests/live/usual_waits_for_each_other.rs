@@ -1,5 +1,5 @@
-//! Where every thread waits for another one this is told soon, though each waits where it usually
-//! does; as long as one of them has a time to wake up at, nothing is.
+//! Where every thread waits for another one this is reported soon, though each waits where it
+//! usually does; as long as one of them has a time to wake up at, nothing is.
 
 use crate::common::{Dir, Program, Watcher, at_once};
 use orbit_ahd::{Config, Kind};

@@ -1,4 +1,4 @@
-//! Waits that look alike are distinguished: what only looks like a dead end is not reported, what
+//! Waits of the same form are distinguished: what only resembles a dead end is not reported, what
 //! is one is.
 
 use crate::common::{Dir, Program, Watcher, at_once};
@@ -17,7 +17,7 @@ fn start(name: &str, way: &str, argument: &str, limit: Duration) -> Option<(Dir,
     Some((dir, program, watcher))
 }
 
-/// Nothing is told for so long.
+/// Nothing is reported for so long.
 fn quiet(name: &str, way: &str, argument: &str, limit: Duration, span: Duration) {
     let Some((_dir, _program, mut watcher)) = start(name, way, argument, limit) else { return };
     watcher.run(span);
@@ -50,7 +50,7 @@ fn a_pipe_whose_other_end_is_on_its_way() {
 }
 
 #[test]
-fn a_latch_that_looks_like_a_lock() {
+fn a_latch_with_the_form_of_a_lock() {
     quiet("judged-latch", "latch", "", Duration::from_secs(2), Duration::from_secs(5));
 }
 
@@ -96,7 +96,7 @@ fn two_processes_with_two_locks_on_files() {
     assert_eq!((hang.kind, hang.cycle.len(), hang.sure), (Kind::Blocked, 2, Sure::Likely), "{hang:#?}");
     assert!(hang.cycle.iter().any(|e| e.pid == program.pid()), "{hang:#?}");
     watcher.run(Duration::from_secs(3));
-    assert_eq!(watcher.hangs().len(), 1, "one hang, told once");
+    assert_eq!(watcher.hangs().len(), 1, "one hang, reported once");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-// Healthy programs that look like hangs, by name.
+// Healthy programs that resemble hangs, by name.
 #include "mark.h"
 
 static pthread_mutex_t a = PTHREAD_MUTEX_INITIALIZER;

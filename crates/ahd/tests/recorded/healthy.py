@@ -1,4 +1,4 @@
-"""Healthy programs of Python that look like hangs, by name."""
+"""Healthy programs of Python that resemble hangs, by name."""
 import asyncio, multiprocessing, os, queue, socket, sqlite3, sys, threading, time
 
 def burn(s):

@@ -2,7 +2,7 @@
 //! stress-ng.
 
 use super::Lines;
-use super::guarded::{Guarded, Told};
+use super::guarded::{Guarded, Reported};
 use super::scratch::{self, Scratch};
 use super::{servers, talk};
 use crate::Progress;
@@ -112,31 +112,31 @@ pub fn rounds(rounds: usize, scratch: &Scratch, lines: &mut Lines) -> Result<(),
             Err(_) if scratch::go_on().is_err() => continue,
             done => done?,
         }
-        for told in server.guarded.watch(Duration::from_millis(shuffle.below(PAUSE_MS) as u64))? {
+        for reported in server.guarded.watch(Duration::from_millis(shuffle.below(PAUSE_MS) as u64))? {
             server.row.false_alarms += 1;
-            lines.tell(alarm(&format!("{} in round {nth}", server.row.what), &told));
+            lines.note_at_once(alarm(&format!("{} in round {nth}", server.row.what), &reported));
         }
     }
     progress.finish();
-    let (mut told, mut done) = (0, 0);
+    let (mut reported, mut done) = (0, 0);
     for mut server in watched {
         // What the last round may still lead to.
         for late in server.guarded.watch(Duration::from_secs(1))? {
             server.row.false_alarms += 1;
-            lines.tell(alarm(&server.row.what, &late));
+            lines.note_at_once(alarm(&server.row.what, &late));
         }
-        told += server.row.false_alarms;
+        reported += server.row.false_alarms;
         done += server.row.rounds;
         server.row.seconds = server.begun.elapsed().as_secs_f64().round();
         lines.alarms(server.row);
     }
-    lines.reach([Reach::at_most(format!("false alarms in {done} request rounds"), told as f64, 0.0, "reports")]);
+    lines.reach([Reach::at_most(format!("false alarms in {done} request rounds"), reported as f64, 0.0, "reports")]);
     std::fs::remove_dir_all(&dir)?;
     Ok(())
 }
 
-fn alarm(what: &str, told: &Told) -> String {
-    format!("FALSE ALARM: {what}: {}", told.report())
+fn alarm(what: &str, reported: &Reported) -> String {
+    format!("FALSE ALARM: {what}: {}", reported.report())
 }
 
 /// A server under guard with its requests.
@@ -262,20 +262,20 @@ pub fn stress(span: Duration, scratch: &Scratch, lines: &mut Lines) -> Result<()
             let stressors = STRESSORS[nth % STRESSORS.len()];
             progress.at(nth.min(slots - 1), &format!("alarms: stress-ng {stressors}"));
             let seconds = SLOT.min(span.saturating_sub(begun.elapsed())).as_secs_f64().ceil().max(1.0);
-            let told = match one_slot(stressors, seconds as u64, &dir, beside.as_mut()) {
-                // One set of many: the others tell as much without it.
+            let reported = match one_slot(stressors, seconds as u64, &dir, beside.as_mut()) {
+                // One set of many: the others suffice without it.
                 Err(e) if scratch::go_on().is_ok() => {
                     left_out += 1;
                     lines.note(format!("alarms: {stressors} left out: {e}"));
                     return if left_out * 10 > slots { Err(e) } else { Ok(()) };
                 }
-                told => told?,
+                reported => reported?,
             };
-            for (row, told) in rows.iter_mut().zip(told) {
+            for (row, reported) in rows.iter_mut().zip(reported) {
                 row.rounds += 1;
-                row.false_alarms += told.len();
+                row.false_alarms += reported.len();
                 let what = format!("{} with {stressors}", row.what);
-                told.iter().for_each(|told| lines.tell(alarm(&what, told)));
+                reported.iter().for_each(|reported| lines.note_at_once(alarm(&what, reported)));
             }
             Ok(())
         });
@@ -289,11 +289,11 @@ pub fn stress(span: Duration, scratch: &Scratch, lines: &mut Lines) -> Result<()
     if scratch::go_on().is_err() {
         lines.note("alarms: stress-ng was interrupted".to_owned());
     }
-    let told: usize = rows.iter().map(|row| row.false_alarms).sum();
+    let reported: usize = rows.iter().map(|row| row.false_alarms).sum();
     let minutes = begun.elapsed().as_secs_f64() / 60.0;
     lines.reach([Reach::at_most(
         format!("false alarms in {minutes:.1} minutes of stress-ng"),
-        told as f64,
+        reported as f64,
         0.0,
         "reports",
     )]);
@@ -311,19 +311,19 @@ fn one_slot(
     seconds: u64,
     dir: &Path,
     beside: Option<&mut Guarded>,
-) -> Result<[Vec<Told>; 2], Failure> {
+) -> Result<[Vec<Reported>; 2], Failure> {
     let (seconds, dir) = (format!("{seconds}s"), dir.to_string_lossy());
     let mut program = vec!["nice", "-n", "10", "stress-ng", "--temp-path", &*dir, "--timeout", &*seconds, "--oomable"];
     program.extend(stressors.split(' '));
     let mut guarded = Guarded::start(&program, &[], None)?;
-    let mut told = [Vec::new(), Vec::new()];
+    let mut reported = [Vec::new(), Vec::new()];
     // The guard ends with its program.
     while let Ok(event) = guarded.next(Duration::from_millis(200)) {
         scratch::go_on()?;
-        told[0].extend(event.filter(Told::is_hang));
+        reported[0].extend(event.filter(Reported::is_hang));
     }
     if let Some(beside) = beside {
-        told[1] = beside.watch(Duration::ZERO)?;
+        reported[1] = beside.watch(Duration::ZERO)?;
     }
-    Ok(told)
+    Ok(reported)
 }

@@ -7,7 +7,7 @@
 //! without, without, with: what changes steadily falls out of their ratio, and the two in the
 //! middle are the null control. Most rounds lie between the neighbour's comings and goings, and the
 //! median of the rounds' ratios is theirs. The guard's own CPU time in a slice is added to the
-//! server's, and shown apart. When it continues it looks at once at a server it has not seen for a
+//! server's, and shown apart. When it continues it scans at once a server it has not seen for a
 //! while: it examines it rather too often than too seldom.
 
 pub(super) mod load;
@@ -27,7 +27,7 @@ use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Length of a slice: some five looks of the guard, and one or two examinations of a saturated
+/// Length of a slice: some five scans of the guard, and one or two examinations of a saturated
 /// thread.
 const SLICE: Duration = Duration::from_millis(400);
 /// The load before, for the guard to learn.
@@ -111,8 +111,8 @@ fn one(
             progress.at(rounds.len(), &format!("cost: {name}"));
             rounds.push(round(server, load, &guard)?);
         }
-        if let Some(told) = guard.watch(Duration::ZERO)?.first() {
-            return Err(Failure::text(format!("a false alarm while the cost was measured: {}", told.report())));
+        if let Some(reported) = guard.watch(Duration::ZERO)?.first() {
+            return Err(Failure::text(format!("a false alarm while the cost was measured: {}", reported.report())));
         }
     }
     progress.finish();

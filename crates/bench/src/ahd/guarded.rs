@@ -1,4 +1,4 @@
-//! A program under `orbit watch`, and what the guard tells of it.
+//! A program under `orbit watch`, and what the guard reports of it.
 //!
 //! The guard is this very command, run as a user runs it; its events come through a pipe and are
 //! stamped when they arrive, so latencies are those a user sees. Programs are ended through
@@ -19,13 +19,13 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 /// One event of the guard.
-pub struct Told {
+pub struct Reported {
     /// When it arrived, nanoseconds of the monotonic clock.
     pub at: i64,
     pub event: Value,
 }
 
-impl Told {
+impl Reported {
     /// A thread hangs.
     pub fn is_hang(&self) -> bool {
         self.event["event"] == "hang"
@@ -48,9 +48,9 @@ impl Told {
 /// A guard that runs, with the processes it watches.
 pub struct Guarded {
     guard: Child,
-    told: Receiver<Told>,
+    reported: Receiver<Reported>,
     processes: Vec<(i32, OwnedFd)>,
-    /// What it told of itself.
+    /// What it reported of itself.
     troubles: Vec<Value>,
     /// The guard started the program, and so it ends with it.
     own: bool,
@@ -98,7 +98,7 @@ impl Guarded {
                 let _ = say.send(line);
             });
         });
-        let (tell, told) = channel();
+        let (to, reported) = channel();
         // Ends with the guard's side of the pipe.
         std::thread::spawn(move || {
             for line in BufReader::new(stdout).lines().map_while(Result::ok) {
@@ -106,12 +106,12 @@ impl Guarded {
                 let Ok(event) = serde_json::from_str(&line) else {
                     continue;
                 };
-                if tell.send(Told { at, event }).is_err() {
+                if to.send(Reported { at, event }).is_err() {
                     return;
                 }
             }
         });
-        let mut guarded = Guarded { guard, told, processes: Vec::new(), troubles: Vec::new(), own };
+        let mut guarded = Guarded { guard, reported, processes: Vec::new(), troubles: Vec::new(), own };
         let begun = Instant::now();
         while guarded.processes.is_empty() {
             match guarded.next(PATIENCE.saturating_sub(begun.elapsed())) {
@@ -134,41 +134,41 @@ impl Guarded {
     ///
     /// # Errors
     /// If the guard has ended.
-    pub fn next(&mut self, within: Duration) -> Result<Option<Told>, Failure> {
-        match self.told.recv_timeout(within) {
-            Ok(told) => {
-                if told.event["event"] == "joined"
-                    && let Some(pid) = told.event["pid"].as_i64()
+    pub fn next(&mut self, within: Duration) -> Result<Option<Reported>, Failure> {
+        match self.reported.recv_timeout(within) {
+            Ok(reported) => {
+                if reported.event["event"] == "joined"
+                    && let Some(pid) = reported.event["pid"].as_i64()
                     && let Ok(fd) = pidfd::open(pid as i32)
                 {
                     self.processes.push((pid as i32, fd));
                 }
-                if !["joined", "left", "hang", "recovered"].iter().any(|&known| told.event["event"] == known) {
-                    self.troubles.push(told.event.clone());
+                if !["joined", "left", "hang", "recovered"].iter().any(|&known| reported.event["event"] == known) {
+                    self.troubles.push(reported.event.clone());
                 }
-                Ok(Some(told))
+                Ok(Some(reported))
             }
             Err(RecvTimeoutError::Timeout) => Ok(None),
             Err(RecvTimeoutError::Disconnected) => Err(Failure::text("the guard or its program has ended")),
         }
     }
 
-    /// Takes in what happens for so long; answers the hangs told.
-    pub fn watch(&mut self, span: Duration) -> Result<Vec<Told>, Failure> {
+    /// Takes in what happens for so long; returns the hangs reported.
+    pub fn watch(&mut self, span: Duration) -> Result<Vec<Reported>, Failure> {
         let end = Instant::now() + span;
         let mut hangs = Vec::new();
         loop {
             match self.next(end.saturating_duration_since(Instant::now()))? {
                 None => return Ok(hangs),
-                Some(told) if told.is_hang() => hangs.push(told),
+                Some(reported) if reported.is_hang() => hangs.push(reported),
                 Some(_) => {}
             }
         }
     }
 
-    /// The process that joined after the first one, once there is one; adds the hangs told
+    /// The process that joined after the first one, once there is one; adds the hangs reported
     /// meanwhile.
-    pub fn second_process(&mut self, hangs: &mut Vec<Told>) -> Result<i32, Failure> {
+    pub fn second_process(&mut self, hangs: &mut Vec<Reported>) -> Result<i32, Failure> {
         let begun = Instant::now();
         while self.processes.len() < 2 {
             if begun.elapsed() > PATIENCE {
@@ -179,8 +179,8 @@ impl Guarded {
         Ok(self.processes[1].0)
     }
 
-    /// What it told of itself so far: that a detector was loaded again, that something cannot be
-    /// watched.
+    /// What it reported of itself so far: that a detector was loaded again, that something cannot
+    /// be watched.
     pub fn troubles(&self) -> &[Value] {
         &self.troubles
     }
@@ -191,7 +191,7 @@ impl Guarded {
     }
 
     /// How often the guard, with whatever it started besides the program, went to sleep by itself:
-    /// about once a look. A loaded machine takes the CPU from it more often, and that does not
+    /// about once a scan. A loaded machine takes the CPU from it more often, and that does not
     /// count.
     pub fn rests(&self) -> u64 {
         let first = |pid: i32| Status::of(pid).unwrap_or_default().voluntary_switches().unwrap_or(0);

@@ -6,7 +6,7 @@
 //! injected function in the thread's stack. A report before the hang is a false alarm. In some runs
 //! the hang is left until a heartbeat watchdog saw it, or did not.
 
-use super::guarded::{Guarded, Told};
+use super::guarded::{Guarded, Reported};
 use super::order::{Hung, Order, Orders};
 use super::places::{self, Class, Host, Place, WAYS, Way};
 use super::scratch::{self, Scratch};
@@ -29,18 +29,18 @@ use std::time::{Duration, Instant};
 
 /// Time a server is watched before a thread hangs, at least,
 const WARM: Duration = Duration::from_millis(3500);
-/// and at most; between the two until it was found asleep in so many looks, and the guard has
-/// looked so often, as a loop must be learnt: on a machine with two programs to a CPU that takes no
-/// longer, on a crowded one it does.
+/// and at most; between the two until it was found asleep in so many samples, and the guard has
+/// scanned so often, as a loop must be learnt: on a machine with two programs to a CPU that takes
+/// no longer, on a crowded one it does.
 const WARM_AT_LAST: Duration = Duration::from_secs(30);
 const ASLEEP: usize = 8;
-const LOOKS: u64 = 12;
+const MIN_SCANS: u64 = 12;
 /// A thread that does something a few times a second is watched until it has slept so often, as a
 /// loop must be learnt.
 const SLEPT_RARE: u64 = 64;
 /// A place that nobody comes by in this time is not reached.
 const REACHED: Duration = Duration::from_secs(15);
-/// A hang that is not told in this time is not found,
+/// A hang that is not reported in this time is not found,
 const FOUND: Duration = Duration::from_secs(60);
 /// unless a thread that spins has had less CPU time than this by then (as on a loaded machine):
 const CPU: u64 = 3_000_000_000;
@@ -50,7 +50,7 @@ const FOUND_AT_LAST: Duration = Duration::from_secs(120);
 const CALLS: usize = 40;
 /// Runs that may fail for other reasons, such as a server that did not begin.
 const FAILED: usize = 10;
-/// What the guard tells beside the report that counts.
+/// What the guard reports beside the report that counts.
 const BESIDE: usize = 3;
 
 /// What to run.
@@ -129,10 +129,10 @@ pub struct RivalRow {
 /// How one run went.
 struct Outcome {
     hung: Option<Hung>,
-    found: Option<Told>,
-    early: Vec<Told>,
-    beside: Vec<Told>,
-    /// Of one that was not found: what its thread does, and what the guard told of itself.
+    found: Option<Reported>,
+    early: Vec<Reported>,
+    beside: Vec<Reported>,
+    /// Of one that was not found: what its thread does, and what the guard reported of itself.
     state: String,
     /// With a rival: milliseconds until the heartbeat was missed; nothing if it continued.
     rival: Option<Option<f64>>,
@@ -238,24 +238,24 @@ pub fn run(wanted: &Wanted<'_>, scratch: &Scratch, lines: &mut Lines) -> Result<
             }
             Err(failure) if failed < FAILED => {
                 failed += 1;
-                lines.tell(format!("not counted: run {nth}, {what}: {failure}"));
+                lines.note_at_once(format!("not counted: run {nth}, {what}: {failure}"));
                 continue;
             }
             Err(failure) => return Err(Failure::text(format!("{what}: {failure}"))),
         };
         hung += usize::from(outcome.hung.is_some());
         if outcome.hung.is_some() && outcome.found.is_none() {
-            let beside: Vec<_> = outcome.beside.iter().map(Told::report).collect();
+            let beside: Vec<_> = outcome.beside.iter().map(Reported::report).collect();
             let state = &outcome.state;
-            lines.tell(format!("NOT FOUND: run {nth}, {what}; told beside: {beside:?}; {state}"));
+            lines.note_at_once(format!("NOT FOUND: run {nth}, {what}; reported beside: {beside:?}; {state}"));
         }
         for alarm in &outcome.early {
-            lines.tell(format!("FALSE ALARM: run {nth}, before {what}: {}", alarm.report()));
+            lines.note_at_once(format!("FALSE ALARM: run {nth}, before {what}: {}", alarm.report()));
         }
         if let (Some(hung), Some(found)) = (&outcome.hung, &outcome.found)
             && !right(way, hung, found).iter().all(|r| *r)
         {
-            lines.tell(format!(
+            lines.note_at_once(format!(
                 "not right: run {nth}, {what}, thread {} {:?}: {}",
                 hung.tid,
                 hung.ring,
@@ -270,7 +270,7 @@ pub fn run(wanted: &Wanted<'_>, scratch: &Scratch, lines: &mut Lines) -> Result<
             row.runs += 1;
             row.seen += usize::from(seen.is_some());
             row.samples.extend(seen);
-            row.guard_samples.extend(outcome.found.as_ref().map(|told| ms(told.at - hung.at)));
+            row.guard_samples.extend(outcome.found.as_ref().map(|reported| ms(reported.at - hung.at)));
         }
     }
     progress.finish();
@@ -299,8 +299,8 @@ pub fn run(wanted: &Wanted<'_>, scratch: &Scratch, lines: &mut Lines) -> Result<
 }
 
 /// Kind, thread, ring, function.
-fn right(way: &Way, hung: &Hung, told: &Told) -> [bool; 4] {
-    let event = &told.event;
+fn right(way: &Way, hung: &Hung, reported: &Reported) -> [bool; 4] {
+    let event = &reported.event;
     let id = |v: &serde_json::Value| v.as_i64().unwrap_or(0) as i32;
     let cycle: Vec<i32> = event["cycle"].as_array().into_iter().flatten().map(|edge| id(&edge["tid"])).collect();
     let kind = if way.class == Class::Busy { "busy" } else { "blocked" };
@@ -315,30 +315,30 @@ fn right(way: &Way, hung: &Hung, told: &Told) -> [bool; 4] {
     };
     let stacks = event["stacks"].as_array();
     let function = stacks.into_iter().flatten().any(|thread| id(&thread["tid"]) == hung.tid && frames(thread));
-    [event["kind"] == kind, names(hung, told), ring, function]
+    [event["kind"] == kind, names(hung, reported), ring, function]
 }
 
 /// Whether a report is about this thread.
-fn names(hung: &Hung, told: &Told) -> bool {
-    let cycle = told.event["cycle"].as_array();
-    told.event["tid"] == hung.tid || cycle.into_iter().flatten().any(|edge| edge["tid"] == hung.tid)
+fn names(hung: &Hung, reported: &Reported) -> bool {
+    let cycle = reported.event["cycle"].as_array();
+    reported.event["tid"] == hung.tid || cycle.into_iter().flatten().any(|edge| edge["tid"] == hung.tid)
 }
 
 /// Watches until the loop of a process' main thread can be known.
-fn warm(guarded: &mut Guarded, pid: i32) -> Result<Vec<Told>, Failure> {
-    let (begun, looks) = (Instant::now(), guarded.rests());
-    let (mut told, mut asleep) = (Vec::new(), 0);
+fn warm(guarded: &mut Guarded, pid: i32) -> Result<Vec<Reported>, Failure> {
+    let (begun, scans) = (Instant::now(), guarded.rests());
+    let (mut reported, mut asleep) = (Vec::new(), 0);
     while begun.elapsed() < WARM_AT_LAST
-        && (begun.elapsed() < WARM || asleep < ASLEEP || guarded.rests().saturating_sub(looks) < LOOKS)
+        && (begun.elapsed() < WARM || asleep < ASLEEP || guarded.rests().saturating_sub(scans) < MIN_SCANS)
     {
         scratch::go_on()?;
-        told.extend(guarded.watch(Duration::from_millis(75))?);
+        reported.extend(guarded.watch(Duration::from_millis(75))?);
         asleep += usize::from(Stat::of(pid).is_ok_and(|stat| stat.state == 'S'));
     }
-    Ok(told)
+    Ok(reported)
 }
 
-/// What a thread does that was not told to hang, and what the guard told of itself.
+/// What a thread does that was not reported to hang, and what the guard reported of itself.
 fn state(guarded: &Guarded, pid: i32, tid: i32) -> String {
     let read = |name: &str| std::fs::read_to_string(format!("/proc/{pid}/task/{tid}/{name}")).unwrap_or_default();
     let status = read("status");
@@ -346,7 +346,7 @@ fn state(guarded: &Guarded, pid: i32, tid: i32) -> String {
     let lines: Vec<&str> = status.lines().filter(|line| wanted.iter().any(|name| line.starts_with(name))).collect();
     let troubles = guarded.troubles();
     format!(
-        "{}; in {}; the guard rested {} times and told {troubles:?}",
+        "{}; in {}; the guard rested {} times and reported {troubles:?}",
         lines.join(", "),
         read("syscall").trim(),
         guarded.rests()
@@ -384,17 +384,17 @@ impl Row {
             return;
         };
         self.runs += 1;
-        let Some(told) = &outcome.found else {
+        let Some(reported) = &outcome.found else {
             return;
         };
         self.found += 1;
-        let [kind, thread, ring, function] = right(way, hung, told);
+        let [kind, thread, ring, function] = right(way, hung, reported);
         self.right_kind += usize::from(kind);
         self.right_thread += usize::from(thread);
         self.right_ring += usize::from(ring);
         self.right_function += usize::from(function);
-        self.samples.push(ms(told.at - hung.at));
-        self.progress = self.progress.take().or_else(|| told.event["unit"].as_str().map(str::to_owned));
+        self.samples.push(ms(reported.at - hung.at));
+        self.progress = self.progress.take().or_else(|| reported.event["unit"].as_str().map(str::to_owned));
     }
 
     fn finish(mut self) -> Row {
@@ -519,23 +519,23 @@ impl Campaign<'_> {
         let Place { function, side, comm, .. } = *place;
         orders.give(&Order { pid, side, comm, function, nth, way: way.name });
         let begun = orbit_rmk::now() as i64;
-        let mut told: Vec<Told> = Vec::new();
+        let mut reported: Vec<Reported> = Vec::new();
         let hung = loop {
-            told.extend(guarded.watch(step)?);
+            reported.extend(guarded.watch(step)?);
             if let Some(hung) = orders.hung() {
                 break hung;
             }
             scratch::go_on()?;
             if orbit_rmk::now() as i64 - begun > REACHED.as_nanos() as i64 {
                 orders.withdraw();
-                early.extend(told);
+                early.extend(reported);
                 let (beside, state) = (Vec::new(), String::new());
                 return Ok(Outcome { hung: None, found: None, early, beside, state, rival: None });
             }
         };
         let found = loop {
-            if let Some(at) = told.iter().position(|t| t.at >= hung.at && names(&hung, t)) {
-                break Some(told.remove(at));
+            if let Some(at) = reported.iter().position(|t| t.at >= hung.at && names(&hung, t)) {
+                break Some(reported.remove(at));
             }
             let passed = Duration::from_nanos((orbit_rmk::now() as i64 - hung.at).max(0) as u64);
             let starved = || way.class == Class::Busy && passed < FOUND_AT_LAST && cpu_of(pid, hung.tid) < CPU;
@@ -544,7 +544,7 @@ impl Campaign<'_> {
             }
             scratch::go_on()?;
             if let Some(next) = guarded.next(step)? {
-                told.extend(Some(next).filter(Told::is_hang));
+                reported.extend(Some(next).filter(Reported::is_hang));
             }
         };
         let state = if found.is_none() { state(guarded, pid, hung.tid) } else { String::new() };
@@ -552,7 +552,7 @@ impl Campaign<'_> {
             Some(dog) => Some(dog.wait(hung.at, |span| guarded.watch(span).map(drop))?),
             None => None,
         };
-        let (before, mut beside): (Vec<Told>, Vec<Told>) = told.into_iter().partition(|t| t.at < hung.at);
+        let (before, mut beside): (Vec<Reported>, Vec<Reported>) = reported.into_iter().partition(|t| t.at < hung.at);
         early.extend(before);
         beside.truncate(BESIDE);
         Ok(Outcome { hung: Some(hung), found, early, beside, state, rival })

@@ -33,7 +33,7 @@ const FUNCTIONS: [&str; 14] = [
 ];
 /// Before the load: the guard finds the functions.
 const FOUND: Duration = Duration::from_secs(2);
-/// A slice of load, after which is looked at what the guard tells.
+/// A slice of load, after which the guard's reports are read.
 const SLICE: Duration = Duration::from_millis(500);
 /// How long a server may take to end.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -87,8 +87,8 @@ pub fn run(span: Duration, scratch: &Scratch, lines: &mut Lines) -> Result<(), F
         hangs.extend(guard.watch(Duration::ZERO)?);
     }
     progress.finish();
-    if let Some(told) = hangs.first() {
-        return Err(Failure::text(format!("a false alarm at a marked Redis: {}", told.report())));
+    if let Some(reported) = hangs.first() {
+        return Err(Failure::text(format!("a false alarm at a marked Redis: {}", reported.report())));
     }
     let pid = guard.pid();
     pidfd::send_signal(pidfd::open(pid)?.as_fd(), libc::SIGTERM)?;
@@ -99,17 +99,17 @@ pub fn run(span: Duration, scratch: &Scratch, lines: &mut Lines) -> Result<(), F
     Ok(())
 }
 
-/// What the guard tells at the end of what the sections of a process cost.
+/// What the guard reports at the end of what the sections of a process cost.
 fn cost_of(guard: &mut Guarded, pid: i32) -> Result<Vec<Value>, Failure> {
     let begun = Instant::now();
     while begun.elapsed() < PATIENCE {
-        let Some(told) = guard.next(Duration::from_millis(100))? else { continue };
-        if told.event["event"] == "sections" && told.event["pid"] == pid {
-            return Ok(told.event["sections"].as_array().cloned().unwrap_or_default());
+        let Some(reported) = guard.next(Duration::from_millis(100))? else { continue };
+        if reported.event["event"] == "sections" && reported.event["pid"] == pid {
+            return Ok(reported.event["sections"].as_array().cloned().unwrap_or_default());
         }
     }
     let said: Vec<&str> = guard.troubles().iter().filter_map(|t| t["text"].as_str()).collect();
-    Err(Failure::text(format!("the guard did not tell what sections cost; it said: {}", said.join("; "))))
+    Err(Failure::text(format!("the guard did not report what sections cost; it said: {}", said.join("; "))))
 }
 
 fn show(cost: &[Value], span: Duration, lines: &mut Lines) {

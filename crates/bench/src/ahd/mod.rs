@@ -38,7 +38,7 @@ use std::time::Duration;
 /// 0.5, 1 and 5 s. alarms: healthy servers under changing
 /// load, and stress-ng. cost: CPU a request with and without the guard. sensor: the guard's own CPU
 /// beside 100 and 1,000 threads. recorded: all recordings of this source tree, with several limits.
-/// rings: looks at a healthy program that fights over its locks. stops: how long a hung program is
+/// rings: scans of a healthy program that contends for its locks. stops: how long a hung program is
 /// stopped for its stacks. sections: a mark in source, and functions of a saturated Redis by name.
 /// Needs cc; and redis-server, nginx, stress-ng, gdb for what is done with them. Without --quick:
 /// hangs 50 to 70 minutes, alarms 40, cost 12, the others 3.
@@ -116,9 +116,9 @@ impl Lines {
         self.bench.note(note);
     }
 
-    /// Something that is told at once as well: a long run may be ended before its result.
-    fn tell(&mut self, note: String) {
-        // Nobody is left to tell if stderr is closed.
+    /// A note that is printed at once as well: a long run may be ended before its result.
+    fn note_at_once(&mut self, note: String) {
+        // With stderr closed there is no reader.
         let _ = writeln!(anstream::stderr(), "\r{note}");
         self.note(note);
     }
@@ -265,7 +265,7 @@ fn measured(row: Row) -> Measured<Row> {
         Row::Cost(row) => ("times", once(row.server_ratio[1], row.n), once(row.null_ratio[1], row.n)),
         Row::Sensor(row) => ("% of a CPU", once(row.cpu_percent, row.threads), None),
         Row::Recorded(row) => ("s", row.delay_s, None),
-        Row::Rings(row) => ("rings", once(row.told as f64, row.looks), None),
+        Row::Rings(row) => ("rings", once(row.reported as f64, row.scans), None),
         Row::Stops(row) => ("ms", latency(row.stopped_ms), None),
         Row::Sections(row) => ("ns", once(row.pair_ns[0], row.pairs), None),
         Row::Marked(row) => ("ns", once(row.ns_per_hit, cells.n), None),
@@ -344,9 +344,9 @@ fn cells(row: &Row) -> Cells {
             Cells { part: "recorded", what, n: row.hangs + row.healthy, result, good: row.alarms == 0, times }
         }
         Row::Rings(row) => {
-            let result = format!("{} false rings; {} seen in one look only", row.told, row.seen_once);
-            let what = "looks at a healthy program".to_owned();
-            Cells { part: "rings", what, n: row.looks, result, good: row.told == 0, times: "-".to_owned() }
+            let result = format!("{} false rings; {} seen in one sample only", row.reported, row.seen_once);
+            let what = "scans of a healthy program".to_owned();
+            Cells { part: "rings", what, n: row.scans, result, good: row.reported == 0, times: "-".to_owned() }
         }
         Row::Stops(row) => {
             let what = format!("{}: stacks of {} threads", row.by, row.threads);

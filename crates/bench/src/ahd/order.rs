@@ -1,4 +1,4 @@
-//! What the bench tells the library that hangs a thread (`c/inject.c`), and what that answers: one
+//! What the bench sends the library that hangs a thread (`c/inject.c`), and what that answers: one
 //! page that both map.
 
 use orbit_console::out::Failure;

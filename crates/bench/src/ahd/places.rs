@@ -116,7 +116,7 @@ pub struct Way {
     pub class: Class,
 }
 
-/// What must be told how soon.
+/// What must be reported how soon.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {
     Busy,

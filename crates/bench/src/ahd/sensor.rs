@@ -30,16 +30,16 @@ pub fn run(span: Duration, scratch: &Scratch, lines: &mut Lines) -> Result<(), F
             let numbers = [threads, restless].map(|n| n.to_string());
             let command = [program.as_os_str(), numbers[0].as_ref(), numbers[1].as_ref()];
             let mut guard = Guarded::start(&command, &[], None)?;
-            let mut told = guard.watch(MET)?;
+            let mut reported = guard.watch(MET)?;
             let (begun, before) = (Instant::now(), guard.cpu_ns());
             while begun.elapsed() < span {
                 scratch::go_on()?;
-                told.extend(guard.watch(Duration::from_millis(200))?);
+                reported.extend(guard.watch(Duration::from_millis(200))?);
             }
             let used = guard.cpu_ns().saturating_sub(before) as f64;
             let cpu_percent = (used * 1e4 / begun.elapsed().as_nanos() as f64).round() / 100.0;
-            if let Some(told) = told.first() {
-                return Err(Failure::text(format!("a false alarm beside {threads} threads: {}", told.report())));
+            if let Some(reported) = reported.first() {
+                return Err(Failure::text(format!("a false alarm beside {threads} threads: {}", reported.report())));
             }
             let what = format!("{threads} threads, {how}");
             lines.reach([Reach::at_most(format!("the guard's CPU, {what}"), cpu_percent, most, "%")]);

@@ -43,7 +43,7 @@ fn nginx_requests() -> Vec<String> {
     ["/1k", "/aio/1k"].map(|path| format!("GET {path} HTTP/1.1\r\nHost: bench\r\n\r\n")).into()
 }
 
-/// Asks a Redis until told to stop.
+/// Asks a Redis until asked to stop.
 pub fn to_redis(socket: &Path, stop: &AtomicBool) {
     let requests = redis_requests();
     let next =
@@ -51,7 +51,7 @@ pub fn to_redis(socket: &Path, stop: &AtomicBool) {
     ask(socket, stop, next);
 }
 
-/// Asks an nginx until told to stop.
+/// Asks an nginx until asked to stop.
 pub fn to_nginx(socket: &Path, stop: &AtomicBool) {
     let requests = nginx_requests();
     ask(socket, stop, |nth| &requests[nth % requests.len()]);

@@ -1,4 +1,4 @@
-//! Parts that look at a program of the bench's own: false rings, stops, and the price of a mark in
+//! Parts that inspect a program of the bench's own: false rings, stops, and the price of a mark in
 //! source.
 
 use super::Lines;
@@ -22,13 +22,13 @@ const HUNG: usize = 20;
 /// Threads of the healthy one.
 const HEALTHY: usize = 8;
 
-/// Looks at a healthy program.
+/// Scans of a healthy program.
 #[derive(Debug, Serialize)]
 pub struct RingRow {
-    pub looks: usize,
-    /// Rings told.
-    pub told: usize,
-    /// Rings seen in one look and not confirmed by the second.
+    pub scans: usize,
+    /// Rings reported.
+    pub reported: usize,
+    /// Rings seen in one sample and not confirmed by the second.
     pub seen_once: u64,
 }
 
@@ -67,7 +67,7 @@ impl Victim {
         if let Some(stdout) = stdout {
             BufReader::new(stdout).read_line(&mut line)?;
         }
-        if line == "ready\n" { Ok(victim) } else { Err(Failure::text("the program to look at did not begin")) }
+        if line == "ready\n" { Ok(victim) } else { Err(Failure::text("the program to inspect did not begin")) }
     }
 
     fn pid(&self) -> i32 {
@@ -87,24 +87,24 @@ fn compile(scratch: &Scratch) -> Result<std::path::PathBuf, Failure> {
 }
 
 /// Looks so many times at a healthy program.
-pub fn rings(looks: usize, scratch: &Scratch, lines: &mut Lines) -> Result<(), Failure> {
+pub fn rings(scans: usize, scratch: &Scratch, lines: &mut Lines) -> Result<(), Failure> {
     let victim = Victim::start(&compile(scratch)?, "healthy", HEALTHY)?;
     let mut watch = RingWatch::new(&[victim.pid()]).map_err(|error| Failure::text(error.to_string()))?;
-    let progress = Progress::new(looks);
-    let mut told = 0;
-    for nth in 0..looks {
+    let progress = Progress::new(scans);
+    let mut reported = 0;
+    for nth in 0..scans {
         if nth.is_multiple_of(1000) {
             scratch::go_on()?;
-            progress.at(nth, "rings: looks at a healthy program");
+            progress.at(nth, "rings: scans at a healthy program");
         }
         for ring in watch.scan() {
-            told += 1;
-            lines.note(format!("FALSE RING: look {nth}: {ring}"));
+            reported += 1;
+            lines.note(format!("FALSE RING: scan {nth}: {ring}"));
         }
     }
     progress.finish();
-    lines.reach([Reach::at_most(format!("false rings in {looks} looks"), told as f64, 0.0, "rings")]);
-    lines.rings(RingRow { looks, told, seen_once: watch.suspected() });
+    lines.reach([Reach::at_most(format!("false rings in {scans} scans"), reported as f64, 0.0, "rings")]);
+    lines.rings(RingRow { scans, reported, seen_once: watch.suspected() });
     Ok(())
 }
 

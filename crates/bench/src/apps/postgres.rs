@@ -112,7 +112,7 @@ fn throughput(bench: &mut Bench, progress: &Progress, rounds: usize, seconds: us
     Ok(rows)
 }
 
-/// From the wait that closes a deadlock until a session is told.
+/// From the wait that closes a deadlock until a session learns of it.
 fn time_to_break(bench: &mut Bench, progress: &Progress, rounds: usize) -> Result<Vec<Row>, Failure> {
     let servers = [server(false, "")?, server(true, "deadlock_timeout = 1s")?];
     let mut times = [Samples::default(), Samples::default()];

@@ -158,7 +158,7 @@ fn upcalls_with(cpu: usize, counts: Counts, budget: &str) -> Result<(Samples, Sa
     Ok((entry, both))
 }
 
-/// Upcalls until agents have seen that they are frequent: they look every 100 ms.
+/// Upcalls until agents have seen that they are frequent: they check every 100 ms.
 pub fn warm(process: i32, thread: i32) {
     let end = sys::now() + 250_000_000;
     while sys::now() < end {

@@ -246,7 +246,7 @@ fn by_call(cpu: usize, service_cpu: usize, n: usize, dispatch: Dispatch) -> Resu
     let id = work(&mut host, dispatch, "100ms/100ms", (0, false), Vec::new())?.to_string();
     let (samples, ()) = child::run(cpu, Some(host.invitation()), |_| Ok(()), |out| {
         let Ok(callee) = Callee::find(&id) else { return };
-        // Until agents have seen that runs are frequent: they look every 100 ms.
+        // Until agents have seen that runs are frequent: they check every 100 ms.
         let end = sys::now() + 250_000_000;
         while sys::now() < end {
             let _ = callee.call(1);

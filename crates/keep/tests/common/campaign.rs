@@ -1,4 +1,4 @@
-//! Crashes of a kept server without end, while clients check each answer: who saw an error, and how
+//! Crashes of a kept server without end, while clients check each answer: which ones saw an error, and how
 //! long nobody was answered.
 
 use super::hung;

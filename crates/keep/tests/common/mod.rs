@@ -145,7 +145,7 @@ impl Redis {
     /// Waits for a checkpoint that is taken after this call.
     pub fn crash(&self) {
         let ended = self.client().call(&["DEBUG", "SEGFAULT"]);
-        assert!(ended.is_err(), "who asks for the crash sees its connection end, not {ended:?}");
+        assert!(ended.is_err(), "the client that asks for the crash sees its connection end, not {ended:?}");
     }
 }
 

@@ -94,7 +94,7 @@ impl Drop for Program {
     }
 }
 
-/// A watcher with all it has told.
+/// A watcher with all it has reported.
 pub struct Watcher {
     pub ahd: orbit_ahd::Watcher,
     pub events: Vec<Event>,
@@ -107,8 +107,8 @@ impl Watcher {
         Watcher { ahd, events: Vec::new() }
     }
 
-    /// One look, when it is due.
-    pub fn look(&mut self) {
+    /// One scan, when it is due.
+    pub fn scan(&mut self) {
         std::thread::sleep(self.ahd.pause());
         let new = self.ahd.tick();
         for e in &new {
@@ -124,7 +124,7 @@ impl Watcher {
     pub fn run(&mut self, time: Duration) {
         let start = Instant::now();
         while start.elapsed() < time {
-            self.look();
+            self.scan();
         }
     }
 
@@ -133,7 +133,7 @@ impl Watcher {
         let start = Instant::now();
         while !is(&self.events) {
             assert!(start.elapsed() < PATIENCE, "waited {PATIENCE:?} for {what}");
-            self.look();
+            self.scan();
         }
     }
 

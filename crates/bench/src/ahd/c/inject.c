@@ -81,13 +81,13 @@ static void ping(void) {
     sendto(ping_from, "WATCHDOG=1", 10, 0, (struct sockaddr *)&ping_to, ping_to_len);
 }
 
-static void tell(void) {
+static void report(void) {
     atomic_store(&control->hung_at, now());
 }
 
 __attribute__((noinline)) void injected_loop(void) {
     volatile unsigned long n = 0;
-    tell();
+    report();
     for (;;) {
         n++;
     }
@@ -105,7 +105,7 @@ static void *member(void *arg) {
         usleep(100);
     }
     if (i == 0) {
-        tell();
+        report();
     }
     pthread_mutex_lock(&locks[(i + 1) % control->members]);
     return NULL;
@@ -129,13 +129,13 @@ __attribute__((noinline)) void injected_signal(void) {
     static pthread_cond_t cond = PTHREAD_COND_INITIALIZER;
     pthread_cond_signal(&cond);
     pthread_mutex_lock(&mutex);
-    tell();
+    report();
     pthread_cond_wait(&cond, &mutex);
 }
 
 static void *frees_without_waking(void *arg) {
     usleep(20000);
-    tell();
+    report();
     __atomic_store_n((int *)arg, 0, __ATOMIC_SEQ_CST);
     return NULL;
 }
@@ -157,7 +157,7 @@ __attribute__((noinline)) void injected_pipe(void) {
         if (fork() == 0) {
             _exit(0);
         }
-        tell();
+        report();
         while (syscall(SYS_read, p[0], &c, 1L) < 0 && errno == EINTR) {
         }
     }
@@ -174,7 +174,7 @@ __attribute__((noinline)) void injected_dead(void) {
     if (pthread_create(&t, NULL, ends_with_the_lock, &locks[0]) == 0) {
         pthread_join(t, NULL);
     }
-    tell();
+    report();
     pthread_mutex_lock(&locks[0]);
 }
 

@@ -1,4 +1,4 @@
-// Programs to look at. `healthy N`: N threads that fight over four locks, always taken in the same
+// Programs to inspect. `healthy N`: N threads that fight over four locks, always taken in the same
 // order. `hung N`: N threads in a ring of locks, each under a few calls. Both print a line once all
 // threads are there, and end with their parent.
 #define _GNU_SOURCE

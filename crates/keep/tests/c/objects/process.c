@@ -191,7 +191,7 @@ static void mutex_make(void)
 static void mutex_change(void) { pthread_mutex_unlock(&mutex); }
 static void mutex_check(void) { IS(pthread_mutex_trylock(&mutex) == EBUSY && pthread_mutex_unlock(&mutex) == 0); }
 
-/* A thread that holds a robust mutex when it ends: the next owner is told. */
+/* A thread that holds a robust mutex when it ends: the next owner gets EOWNERDEAD. */
 static void *dies_with_it(void *of)
 {
     pthread_mutex_lock(&mutex);

@@ -24,7 +24,7 @@ fn work(time: Duration) {
 }
 
 /// Spins until its end of the pipe that is its standard input can be read.
-fn spin_until_told() {
+fn spin_until_asked() {
     let mut ready = libc::pollfd { fd: 0, events: libc::POLLIN, revents: 0 };
     // SAFETY: one valid entry; the call does not wait.
     while unsafe { libc::poll(&raw mut ready, 1, 0) } == 0 {
@@ -40,7 +40,7 @@ fn program(way: &str) -> ! {
     match way {
         "nested" => {
             let inner = enter(&INNER);
-            spin_until_told();
+            spin_until_asked();
             drop(inner);
         }
         "child" => {
@@ -80,7 +80,7 @@ fn the_program() {
 fn start(way: &str) -> (Program, Watcher) {
     let itself = std::env::current_exe().expect("the test");
     let mut command = Command::new(itself);
-    command.args(["sections_told_once::the_program", "--exact", "--nocapture"]).env(WAY, way);
+    command.args(["sections_reported_once::the_program", "--exact", "--nocapture"]).env(WAY, way);
     command.stdin(std::process::Stdio::piped()).stdout(std::process::Stdio::null());
     let program = Program(command.spawn().expect("the program"));
     let watcher = Watcher::of(program.pid(), Config { limit: LIMIT, ..Config::default() });

@@ -1,4 +1,4 @@
-//! The threads of one readers-writer lock are told in one report, by the address of the lock.
+//! The threads of one readers-writer lock are in one report, by the address of the lock.
 
 use crate::common::{Dir, Program, Watcher};
 use orbit_ahd::{Config, Kind};
@@ -48,5 +48,5 @@ fn two_readers_that_want_to_write() {
     assert_eq!(hang.kind, Kind::Blocked, "{hang:#?}");
     assert!(hang.threads.iter().all(|t| t.does.contains(lock.trim())), "{hang:#?}");
     watcher.run(limit);
-    assert_eq!(watcher.hangs().len(), 1, "one hang, told once");
+    assert_eq!(watcher.hangs().len(), 1, "one hang, reported once");
 }

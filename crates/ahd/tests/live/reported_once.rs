@@ -1,5 +1,5 @@
-//! A hang is reported once: taking its stacks does not make it look like threads that got on, and
-//! all who wait in it belong to it.
+//! A hang is reported once: taking its stacks does not make it resemble threads that continued,
+//! and all threads that wait in it belong to it.
 
 use crate::common::{Dir, Program, Watcher, functions};
 use orbit_ahd::{Config, Event};
@@ -70,8 +70,8 @@ int main(int argc, char **argv) {
 "#;
 
 /// Functions in the stack of the reported thread; none without a compiler.
-fn told_once(way: &str) -> Vec<String> {
-    let dir = Dir::new(&format!("told-once-{way}"));
+fn reported_once(way: &str) -> Vec<String> {
+    let dir = Dir::new(&format!("reported-once-{way}"));
     let Some(program) = dir.build("hangs", SOURCE) else {
         return Vec::new();
     };
@@ -87,31 +87,31 @@ fn told_once(way: &str) -> Vec<String> {
 
 #[test]
 fn a_thread_that_waits_for_itself() {
-    told_once("self");
+    reported_once("self");
 }
 
 #[test]
 fn a_ring_while_another_thread_joins() {
-    told_once("ring");
+    reported_once("ring");
 }
 
 #[test]
 fn a_ring_after_the_first_thread_left() {
-    told_once("left");
+    reported_once("left");
 }
 
 #[test]
 fn a_ring_with_others_behind_it() {
-    told_once("behind");
+    reported_once("behind");
 }
 
 #[test]
 fn threads_that_all_wait_for_semaphores() {
-    told_once("semaphores");
+    reported_once("semaphores");
 }
 
 #[test]
 fn a_lock_whose_holder_waits_at_a_pipe() {
-    let told = told_once("pipe");
-    assert!(told.is_empty() || told.iter().any(|name| name == "reads"), "told of who waits for it: {told:?}");
+    let names = reported_once("pipe");
+    assert!(names.is_empty() || names.iter().any(|name| name == "reads"), "reported with its waiter: {names:?}");
 }

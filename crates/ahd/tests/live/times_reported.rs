@@ -1,5 +1,5 @@
 //! The times of a report agree with one another and with the clock: a hang lasts for as long as is
-//! told, and is known only after it began.
+//! reported, and is known only after it began.
 
 use crate::common::{Dir, Program, Watcher};
 use orbit_ahd::{Config, Hang, Unit};
