@@ -49,7 +49,7 @@ fn make() -> Option<PathBuf> {
     Some(out.join("orbit_dav.so"))
 }
 
-/// Who does PUT.
+/// The side that does PUT.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
     /// nginx' own module.
@@ -61,7 +61,7 @@ pub enum Put {
 /// What a server is like.
 #[derive(Clone, Debug)]
 pub struct How {
-    /// Who does PUT.
+    /// The side that does PUT.
     pub put: Put,
     /// Worker processes.
     pub workers: u32,

@@ -1,4 +1,4 @@
-//! Who may use the module's commands.
+//! The users that may use the module's commands.
 //!
 //! Redis 7.0 puts a module's command into no category, so `-@admin` and `-@dangerous` pass it by.
 //! Each of the commands therefore asks, beside the right to itself, for the right to the command of

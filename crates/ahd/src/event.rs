@@ -155,7 +155,7 @@ pub struct Hang {
     /// The threads involved with their stacks, the one first named in front.
     #[serde(rename = "stacks")]
     pub threads: Vec<Involved>,
-    /// Who waits for whom in a ring, in order; empty if there is none.
+    /// The waits of a ring, in order; empty if there is none.
     pub cycle: Vec<Edge>,
     /// What the program's own runtime says, in lines: goroutines by what they wait for, deadlocks
     /// and blocked threads of a JVM.

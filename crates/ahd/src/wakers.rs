@@ -1,4 +1,4 @@
-//! Who could end a wait.
+//! The threads that could end a wait.
 //!
 //! Owns: [`wakers`], by what a thread waits in and the holders, and [`chain_end`], which follows
 //! holders of locks. Promises: where it cannot be known it says [`Wakers::World`]: nothing is
@@ -93,7 +93,7 @@ const PRIVATE: u64 = 128;
 /// A time limit in ms beyond which a wait counts as without one: 24 days.
 const FOREVER_MS: u64 = 0x7fff_ffff;
 
-/// Who could end the wait of a thread that is known to sleep.
+/// The threads that could end the wait of a thread that is known to sleep.
 pub fn wakers(facts: &Facts, thread: &Thread) -> Wakers {
     let Some(wait) = &thread.wait else { return Wakers::World };
     let sight = &thread.sight;

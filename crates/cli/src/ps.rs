@@ -51,7 +51,7 @@ pub fn print(programs: &[ProgramView], pid: Option<i32>, json: bool) -> Done {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Looks twice, so long apart; once if that is no time.
+/// Takes two samples, so long apart; one if that is no time.
 pub fn sample(pid: Option<i32>, interval: Duration) -> Vec<ProgramView> {
     let first = Sample::now(pid);
     if interval.is_zero() {

@@ -12,8 +12,8 @@ pub struct Sample {
 }
 
 impl Sample {
-    /// Looks now. Reads `/proc`: some milliseconds. Programs that do nothing with the library's
-    /// pages but only read, as this one, have no orbits and are left out.
+    /// Takes a sample. Reads `/proc`: some milliseconds. Programs that do nothing with the
+    /// library's pages but only read, as this one, have no orbits and are left out.
     pub fn now(pid: Option<i32>) -> Sample {
         let at = Instant::now();
         let mut programs = match pid {

@@ -47,11 +47,11 @@ fn run(given: Given, program: &str, args: &[&str]) -> Output {
     command.output().expect("it runs")
 }
 
-const LOOK: [&str; 4] = ["grep", "-E", "Sig(Ign|Blk|Cgt)", "/proc/self/status"];
+const SHOW_SIGNALS: [&str; 4] = ["grep", "-E", "Sig(Ign|Blk|Cgt)", "/proc/self/status"];
 
 fn same_as_alone(options: &[&str]) {
     for given in [USUAL, ODD] {
-        let alone = String::from_utf8(run(given, LOOK[0], &LOOK[1..]).stdout).expect("text");
+        let alone = String::from_utf8(run(given, SHOW_SIGNALS[0], &SHOW_SIGNALS[1..]).stdout).expect("text");
         let bits = |name: &str| {
             let line = alone.lines().find_map(|line| line.strip_prefix(name)).expect("a line");
             u64::from_str_radix(line.trim_start_matches([':', '\t']), 16).expect("hexadecimal")
@@ -60,7 +60,7 @@ fn same_as_alone(options: &[&str]) {
             let set = signals.iter().fold(0, |all, signal| all | 1 << (signal - 1));
             assert_eq!(bits(name) & set, set, "{alone}");
         }
-        let through = run(given, ORBIT, &[options, &["--"], &LOOK].concat());
+        let through = run(given, ORBIT, &[options, &["--"], &SHOW_SIGNALS].concat());
         assert!(through.status.success(), "{through:?}");
         assert_eq!(String::from_utf8(through.stdout).expect("text"), alone, "{options:?}");
     }

@@ -68,7 +68,7 @@ fn a_stopped_program_stays_stopped() {
     let rounds = subject.state().rounds;
     std::thread::sleep(Duration::from_millis(50));
     assert_eq!(subject.state().rounds, rounds);
-    // Told to continue while it is held.
+    // SIGCONT while it is held.
     subject
         .process
         .while_stopped(|stopped| {

@@ -1,4 +1,4 @@
-//! Looks at a running process: `inspect stacks PID`, `inspect waits PID`, `inspect rings PID...`.
+//! Inspects a running process: `inspect stacks PID`, `inspect waits PID`, `inspect rings PID...`.
 
 use orbit_inspect::python;
 use orbit_inspect::rings::RingWatch;

@@ -1,4 +1,4 @@
-//! Looking at another process from outside.
+//! Inspection of another process from outside.
 //!
 //! Owns: what can be learnt of a process that does not help, with nothing loaded into it and no
 //! eBPF: the stacks of its threads ([`stacks`], [`python`]), what each thread waits for ([`waits`])

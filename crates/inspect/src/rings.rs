@@ -64,7 +64,7 @@ impl std::fmt::Display for Ring {
     }
 }
 
-/// Looks for rings in a set of processes again and again, with descriptors kept open. One thread at
+/// Searches a set of processes for rings again and again, with descriptors kept open. One thread at
 /// a time.
 #[derive(Debug)]
 pub struct RingWatch {
@@ -127,7 +127,7 @@ impl RingWatch {
         out
     }
 
-    /// Who waits for whom, for all threads or for some.
+    /// The waits of all threads, or of some.
     fn edges(&mut self, only: Option<&BTreeSet<i32>>) -> BTreeMap<i32, Member> {
         let mut out = BTreeMap::new();
         let (mut inheriting, mut given_up) = (BTreeSet::new(), Vec::new());

@@ -68,7 +68,7 @@ impl Board {
         std::thread::Builder::new().name("keep-status".into()).spawn(move || {
             for reader in listener.incoming() {
                 match reader {
-                    // Who goes away early has not wanted the rest.
+                    // A client that goes away early has not wanted the rest.
                     Ok(reader) => drop(board.answer(reader)),
                     // Out of descriptors, perhaps: not in a tight loop.
                     Err(_) => std::thread::sleep(PATIENCE / 20),

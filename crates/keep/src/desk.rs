@@ -50,7 +50,7 @@ pub(crate) struct Waiting {
 
 impl Waiting {
     pub fn answer(self, is_done: bool, text: String) {
-        // Who has asked may have lost patience.
+        // The client may have lost patience.
         let _ = self.to.send(Answer { is_done, text });
     }
 }
@@ -98,7 +98,7 @@ impl Desk {
         std::thread::Builder::new().name("keep-orders".into()).spawn(move || {
             for peer in listener.incoming() {
                 match peer {
-                    // Who goes away early does not want the answer.
+                    // A client that goes away early does not want the answer.
                     Ok(peer) => drop(desk.take(peer)),
                     // Out of descriptors, perhaps: not in a tight loop.
                     Err(_) => std::thread::sleep(PATIENCE / 50),

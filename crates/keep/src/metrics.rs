@@ -29,7 +29,7 @@ pub(crate) fn serve(address: SocketAddr, board: &Board) -> io::Result<SocketAddr
     std::thread::Builder::new().name("keep-metrics".into()).spawn(move || {
         for reader in listener.incoming() {
             match reader {
-                // Who goes away early has not wanted the rest.
+                // A client that goes away early has not wanted the rest.
                 Ok(reader) => drop(answer(reader, &board)),
                 Err(_) => std::thread::sleep(PATIENCE / 20),
             }

@@ -364,7 +364,7 @@ fn pid_namespaces() -> Option<HashSet<u64>> {
 }
 
 /// Takes away empty groups named as [`Owner::group_name`] does, followed by anything, whose owner
-/// is gone: what programs leave that were killed. Looks where [`Group::create`] would make them.
+/// is gone: what programs leave that were killed. Searches where [`Group::create`] would make them.
 /// Answers how many directories went.
 ///
 /// An owner in this process' PID namespace is gone when no process has his number, or only one that

@@ -41,7 +41,7 @@
 //! | [`dispatch`] | Syscall User Dispatch | before Linux 5.11, other than x86-64 |
 //! | [`segment`] | shared memory that goes along through exec without a descriptor | where System V IPC is forbidden |
 //! | [`host`] | what the host says about itself in files | where `/proc` is not mounted |
-//! | [`inotify`] | who has closed a file after writing | where its limits are used up |
+//! | [`inotify`] | that a file was closed after writing | where its limits are used up |
 //! | [`sched`], [`rlimit`] | processor, priority, per-process limits | never |
 //! | [`seccomp`] | a model of Docker's profile, for tests | kernels without seccomp filters |
 #![deny(unsafe_op_in_unsafe_fn)]

@@ -51,7 +51,7 @@ pub(super) struct Callers {
     files: BTreeMap<(PathBuf, Identity), Weak<CodeFile>>,
     /// By the file and the offset in it that is returned to.
     known: BTreeMap<(Identity, u64), (Weak<CodeFile>, Return)>,
-    /// Looks that are left in this tick.
+    /// Reads of callers that are left in this tick.
     left: usize,
 }
 

@@ -304,12 +304,12 @@ impl Inner {
             let at = at.expect("`attach_new` has made those that were not there");
             let replica = &mut core.replicas[at];
             let used = area.used_pages();
-            // Who names an engine gets it, and no other.
+            // An engine that is named is used, and no other.
             let mut large = area.asked_engine() == Engine::Fork;
             let mut most = Pages::MAX;
             if used > COPIER_FROM_PAGES && area.asked_engine() == Engine::Auto && replica.may_have_copier() {
                 most = costs::copier_pays_from(used);
-                // Looking ahead takes as long as the scan. Where little is expected, only that is
+                // Reading ahead takes as long as the scan. Where little is expected, only that is
                 // made.
                 let expects_few = replica.last_delta.get() < most.get() / 4 && replica.owed_pages() < most;
                 large = !expects_few && replica.peek(most)? >= most;

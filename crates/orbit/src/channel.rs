@@ -91,7 +91,7 @@ const IDENTITY_WORDS: usize = size_of::<Identity>() / 8;
 pub(crate) struct Down {
     /// [`UNBORN`], [`BORN`] or [`MOVED`]. A futex the process sleeps on.
     pub born: AtomicU32,
-    /// Who the process is. Written before `born` is raised.
+    /// The process' identity. Written before `born` is raised.
     identity: [AtomicU64; IDENTITY_WORDS],
     /// Calls handed over so far. Lower than before when main takes back some that have not begun. A
     /// futex the orbit sleeps on.

@@ -156,7 +156,7 @@ pub(crate) struct Inner {
     pub number: u64,
     pub name: CString,
     pub event: Own,
-    /// Told when room or state may have changed.
+    /// Notified when room or state may have changed.
     pub changed: Condvar,
     /// Updates of synchronous calls.
     pub kept: Kept,
@@ -182,8 +182,8 @@ pub(crate) struct Core {
     pub wakers: Wakers,
 }
 
-/// The orbit's lock. Who lets go of it wakes, without it, the wakers that have come together
-/// meanwhile.
+/// The orbit's lock. The thread that releases it wakes, without it, the wakers that have come
+/// together meanwhile.
 pub(crate) struct Locked<'a> {
     // In this order: fields are dropped as they are declared.
     core: MutexGuard<'a, Core>,

@@ -15,7 +15,7 @@
 //! | main | `Clone` | |
 //! | main | `Kill { pid }`, where main itself may not: a process of this template | |
 //! | main | `LetGo`, where main may not kill the template: main lives on, and its control groups may be others' | |
-//! | main | `Look { pid }`: what do all its threads sleep on | |
+//! | main | `Inspect { pid }`: what do all its threads sleep on | |
 //! | template | `Seen { pid, words }`: addresses of futexes, see [`crate::stuck`] | |
 //! | main | `Finish`, where main may not kill the template: nothing is to be left | |
 //! | template | `Cloned { pid }` | a pidfd, main's end of the orbit's own socket |
@@ -49,7 +49,7 @@ const FAILED: u8 = 4;
 const ENDED: u8 = 5;
 const RELEASED: u8 = 6;
 const FINISH: u8 = 7;
-const LOOK: u8 = 8;
+const INSPECT: u8 = 8;
 const SEEN: u8 = 9;
 
 /// Longest message in bytes.
@@ -230,7 +230,7 @@ impl Template {
     /// that of its first thread first; none if one of them does anything else, or if the template
     /// does not say it within `patience`.
     pub fn asleep_on(&self, pid: i32, patience: Duration) -> Vec<usize> {
-        let mut message = [LOOK; 5];
+        let mut message = [INSPECT; 5];
         message[1..].copy_from_slice(&pid.to_le_bytes());
         let deadline = Instant::now() + patience;
         let mut link = self.lock();
@@ -566,7 +566,7 @@ fn live(life: Life) -> ! {
                     }
                     next = own_pair().ok();
                 }
-                Ok(5..) if bytes[0] == LOOK => {
+                Ok(5..) if bytes[0] == INSPECT => {
                     let pid = word_at(&bytes, 1);
                     let mut message = vec![SEEN];
                     message.extend_from_slice(&pid.to_le_bytes());

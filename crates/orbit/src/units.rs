@@ -2,7 +2,8 @@
 //!
 //! A sum or a difference exists only where it means something: an address and bytes make an
 //! address, two addresses are bytes apart, the page number 7 plus 3 pages is the page number 10.
-//! Who multiplies pages by the size of a page says which size. All of it is `usize` at run time.
+//! Code that multiplies pages by the size of a page says which size. All of it is `usize` at run
+//! time.
 //!
 //! Arithmetic on what comes from outside (addresses and lengths that the program passes) is
 //! checked: [`Address::checked_add`], [`Address::offset_from`]. The rest is on what was checked

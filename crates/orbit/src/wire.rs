@@ -16,7 +16,7 @@ pub(crate) struct Lines {
     pub log_bytes: usize,
 }
 
-/// Who a process is. Plain integers.
+/// The identity of a process. Plain integers.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub(crate) struct Identity {

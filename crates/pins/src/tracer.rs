@@ -130,7 +130,7 @@ impl Drop for Tracer {
 struct Held {
     tid: i32,
     before: Before,
-    /// Who holds it, and may decide.
+    /// Its holders, which may decide.
     holders: Vec<Of>,
 }
 
@@ -178,7 +178,7 @@ impl Traces {
             };
             match order {
                 Ok((order, answer)) => {
-                    // Who asked may have gone; the order is done all the same.
+                    // The caller may have gone; the order is done all the same.
                     let _ = answer.send(self.obey(order));
                 }
                 Err(RecvTimeoutError::Disconnected) => break,

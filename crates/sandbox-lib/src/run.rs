@@ -201,7 +201,7 @@ struct Claimed {
 }
 
 impl Claimed {
-    /// Looks again, for another may have handled the event meanwhile; runs the handler for what is
+    /// Checks again, for another may have handled the event meanwhile; runs the handler for what is
     /// due.
     fn begin(&mut self, called: Option<u64>) -> Attempt {
         let (service, control) = (&abi::directory().services[self.slot], abi::control(self.slot));

@@ -31,7 +31,7 @@ pub fn pass_on(pending: Pending, ask: &Ask, stream: UnixStream) -> Result<()> {
             None => Reply::Failed(late().to_string()),
         };
         drop(pending);
-        // Who asked may have given up.
+        // The caller may have given up.
         let _ = reply(&stream, &answer);
     };
     let started = std::thread::Builder::new().name("orbit-asked".into()).spawn(wait);

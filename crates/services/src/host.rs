@@ -568,7 +568,7 @@ impl Host {
         Ok(())
     }
 
-    /// Looks at owners, accounts and agents, and does what is due. Answers what happened.
+    /// Checks owners, accounts and agents, and does what is due. Answers what happened.
     pub fn tend(&mut self) -> Vec<Happened> {
         let mut happened = Vec::new();
         if let Some(clocks) = &mut self.clocks {

@@ -59,7 +59,7 @@ pub enum Upcalls {
     None,
 }
 
-/// Who runs a service's handler.
+/// The side that runs a service's handler.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dispatch {
     /// Whichever member is current; an agent if none is.
@@ -81,7 +81,7 @@ pub struct Spec {
     pub budget: Budget,
     /// Time between two timer events; zero: none.
     pub period: Duration,
-    /// Who runs it.
+    /// The side that runs it.
     pub dispatch: Dispatch,
     /// An upcall raises the thread it interrupts to this real-time priority; `None`: it runs at the
     /// thread's own. A thread of the service's own has it all the time; `None`: it is an ordinary

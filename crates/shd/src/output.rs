@@ -107,7 +107,7 @@ impl Shared {
     /// Runs a writer. Dropping `_ending` reports that it has exited.
     fn write(&self, waiting: &Receiver<String>, _ending: &Sender<()>) {
         loop {
-            // Looked at first: what was left before the end is found below.
+            // Checked first: what was left before the end is found below.
             let closed = self.closed.load(Ordering::Acquire);
             for line in waiting.try_iter() {
                 // Without a reader there is nothing to report.

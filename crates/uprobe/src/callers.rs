@@ -1,4 +1,4 @@
-//! Who calls a function, and where it is seen there that it has returned.
+//! The callers of a function, and where it is seen there that it has returned.
 //!
 //! Owns: what is known of the callers of one function in one process. The kernel half notes return
 //! addresses; whoever watches says where to probe behind each ([`crate::code::behind`]); until then

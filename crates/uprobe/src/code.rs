@@ -371,7 +371,7 @@ impl<'a> Walk<'a> {
         Some(i.ip_rel_memory_address())
     }
 
-    /// Looks through what was not reached; nothing if an execution might end there, or if two
+    /// Searches what was not reached; nothing if an execution might end there, or if two
     /// instructions that were reached overlap. `unknown`: an indirect jump may lead there; else
     /// only an exception can, whose way into a part that was split off is no exit.
     fn rest(&mut self, unknown: bool) -> Option<()> {

@@ -339,7 +339,7 @@ impl Account {
             let place = self.callers.place(&b, &t.shape);
             place.is_some_and(|place| prober.attach_behind(probes, t, &b.file, &[place]).is_ok())
         });
-        // Who knows how often it is passed.
+        // It is not known how often it is passed.
         self.paced = Instant::now();
         if !more {
             self.callers.fail();

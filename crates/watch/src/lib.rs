@@ -486,7 +486,7 @@ impl Guard {
             });
         };
         let sent = orbit_linux::pidfd::open(hang.pid).and_then(|fd| {
-            // Looked at before: afterwards it may be gone.
+            // Read before: afterwards it may be gone.
             let ends = action::ends(hang.pid, signal);
             orbit_linux::pidfd::send_signal(fd.as_fd(), signal).map(|()| ends)
         });

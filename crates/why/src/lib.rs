@@ -71,7 +71,7 @@ pub fn if_it_seems_to_hang(pid: i32, interval: Duration, to: &mut impl std::io::
     }
 }
 
-/// Looks and prints.
+/// Takes a sample and prints it.
 ///
 /// # Errors
 /// A sentence if the process cannot be read, or writing failed.

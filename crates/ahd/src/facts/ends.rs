@@ -1,4 +1,4 @@
-//! Who holds the ends of pipes and sockets, indexed.
+//! The holders of the ends of pipes and sockets, indexed.
 
 use super::Record;
 use std::collections::BTreeMap;

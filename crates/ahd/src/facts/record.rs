@@ -64,7 +64,7 @@ pub enum Record {
     /// What a sleeping thread waits for.
     #[serde(rename = "wait")]
     Wait(WaitFacts),
-    /// Who holds which pipe and socket, of all processes that can be seen.
+    /// The holders of pipes and sockets, of all processes that can be seen.
     #[serde(rename = "fds")]
     Ends {
         /// When.

@@ -1,4 +1,4 @@
-//! Who holds the pipes and sockets of the watched processes, and their other sides.
+//! The holders of the pipes and sockets of the watched processes, and their other sides.
 //!
 //! All processes that can be seen are read, but only what leads to a watched one is handed over.
 //! They are read one after the other: a descriptor that is sent from one not read yet to one

@@ -65,7 +65,7 @@ fn config(limit: u64, record: Option<PathBuf>) -> Config {
     Config { limit: Duration::from_secs(limit), record, ..Config::default() }
 }
 
-/// Looks until the condition holds of all events so far.
+/// Scans until the condition holds of all events so far.
 fn until(watcher: &mut Watcher, what: &str, is: impl Fn(&[Event]) -> bool) -> Vec<Event> {
     let (start, mut all) = (Instant::now(), Vec::new());
     while !is(&all) {

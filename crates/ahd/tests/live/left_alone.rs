@@ -1,5 +1,5 @@
-//! Who is left alone by processes that have ended: with the lock they held, in a ring that was
-//! reported, at a pipe they used to fill.
+//! Threads that are left alone by processes that have ended: with the lock they held, in a ring
+//! that was reported, at a pipe they used to fill.
 
 use crate::common::{Dir, Program, Watcher};
 use orbit_ahd::{Config, Event};

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 static OUTER: Section = section!("outer");
 static INNER: Section = section!("inner");
 
-const WAY: &str = "ORBIT_AHD_TEST_TOLD_ONCE";
+const WAY: &str = "ORBIT_AHD_TEST_REPORTED_ONCE";
 const LIMIT: Duration = Duration::from_secs(1);
 
 fn work(time: Duration) {

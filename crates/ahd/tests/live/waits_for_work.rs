@@ -1,5 +1,5 @@
 //! A lock may be held for as long as there is no work: a thread that waits for such a lock is not
-//! reported. Who holds one while it waits for something else is.
+//! reported. A thread that holds one while it waits for something else is.
 
 use crate::common::{Dir, Program, Watcher};
 use orbit_ahd::{Config, Kind};

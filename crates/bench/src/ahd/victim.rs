@@ -86,7 +86,7 @@ fn compile(scratch: &Scratch) -> Result<std::path::PathBuf, Failure> {
     scratch.compile("victim", include_str!("c/victim.c"), &[])
 }
 
-/// Looks so many times at a healthy program.
+/// Scans a healthy program so many times.
 pub fn rings(scans: usize, scratch: &Scratch, lines: &mut Lines) -> Result<(), Failure> {
     let victim = Victim::start(&compile(scratch)?, "healthy", HEALTHY)?;
     let mut watch = RingWatch::new(&[victim.pid()]).map_err(|error| Failure::text(error.to_string()))?;

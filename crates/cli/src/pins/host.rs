@@ -43,7 +43,7 @@ pub struct Args {
 }
 
 /// How often reports and the program's end are checked.
-const LOOK: Duration = Duration::from_millis(50);
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 pub fn run(args: &Args) -> Done {
     let limit = match args.seconds {
@@ -76,7 +76,7 @@ pub fn run(args: &Args) -> Done {
         if limit.is_some_and(|limit| began.elapsed() >= limit) || args.pid.is_some() && core.guarded().is_empty() {
             break ExitCode::SUCCESS;
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(CHECK_INTERVAL);
     };
     // A last check, so that nothing said before the end is missed.
     report(&hosted, &mut to);

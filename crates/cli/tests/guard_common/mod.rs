@@ -42,7 +42,7 @@ impl Drop for Owned {
     }
 }
 
-/// Looks again and again until there is an answer.
+/// Polls until there is an answer.
 pub fn until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let start = Instant::now();
     loop {

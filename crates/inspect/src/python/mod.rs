@@ -69,7 +69,7 @@ pub struct Python {
     layout: Layout,
 }
 
-/// Looks for an interpreter. `Ok(None)`: there is none. `Err` names an interpreter that cannot be
+/// Finds an interpreter. `Ok(None)`: there is none. `Err` names an interpreter that cannot be
 /// read.
 pub fn find(pid: i32) -> Result<Option<Python>, PythonError> {
     let maps = Maps::of(pid)?;

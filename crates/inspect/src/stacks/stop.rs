@@ -92,8 +92,8 @@ pub(crate) fn does(pid: i32, tid: i32) -> Does {
     let call = match Seen::parse(line.as_bytes()) {
         Some(Seen::Running) => return Does::Runs,
         Some(Seen::In(call)) => call,
-        // A page fault of the thread's own code begins again. Who may not see this may not stop it
-        // either.
+        // A page fault of the thread's own code begins again. Without the right to see this it may
+        // not be stopped either.
         Some(Seen::Outside(..)) | None => return Does::Rests,
     };
     let harmless = match call.nr {

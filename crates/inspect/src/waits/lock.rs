@@ -59,7 +59,7 @@ impl FutexWait {
 pub enum FutexKind {
     /// A mutex.
     Mutex {
-        /// Who holds it.
+        /// The holder.
         owner: Owner,
     },
     /// A readers-writer lock. Readers leave no trace, so an unknown writer often means that readers

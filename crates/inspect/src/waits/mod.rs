@@ -351,7 +351,7 @@ impl Watched {
         self.threads.contains_key(&tid).then_some(tid)
     }
 
-    /// Looks at the locks behind futex waits, all memory in one go.
+    /// Reads the locks of futex waits, all memory in one go.
     pub(crate) fn futexes(&self, waits: &[(i32, Waiting)]) -> Vec<FutexWait> {
         let memory = Memory::of(self.pid);
         let at: Vec<u64> = waits.iter().flat_map(|(_, w)| [w.addr.saturating_sub(WINDOW as u64), w.addr]).collect();

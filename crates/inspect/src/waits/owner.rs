@@ -1,4 +1,4 @@
-//! Who holds a lock, across pid namespaces and the making of processes.
+//! The holder of a lock, across pid namespaces and the making of processes.
 
 use super::call::Seen;
 use super::peers;
@@ -75,7 +75,7 @@ impl Elsewhere {
         self.all.get_or_init(|| in_namespace_of(self.pid)).get(&id).copied()
     }
 
-    /// Who holds a lock of the process' own that names a thread with `id` in its pid namespace,
+    /// The holder of a lock of the process' own that names a thread with `id` in its pid namespace,
     /// where that is a thread of its parent.
     ///
     /// A child of `vfork` works on the memory of whoever made it, and the C library takes it for

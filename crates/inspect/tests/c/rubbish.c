@@ -1,4 +1,4 @@
-/* Looks like a Python interpreter whose structures are rubbish: rubbish VERSION cycle|random
+/* Has the form of a Python interpreter whose structures are rubbish: rubbish VERSION cycle|random
  * SEED. Or, of version 3.12, as large as can be ("large"): many threads with deep stacks of one
  * function, which has long names and a long table of lines. */
 #include <stdint.h>

@@ -95,7 +95,8 @@ int main(int argc, char **argv)
         return posix ? fcntl(f, F_SETLKW, &lock) : flock(f, LOCK_EX);
     }
     if (!strcmp(kind, "flock-left")) {
-        /* Who takes the lock ends; a child of its has it from it, and one of that one's in turn. */
+        /* The taker of the lock exits; a child of its has it from it, and one of that one's in
+         * turn. */
         int up[2];
         if (pipe(up)) return 1;
         pid_t c = fork();

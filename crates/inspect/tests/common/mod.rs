@@ -104,7 +104,7 @@ pub fn children(pid: i32) -> Vec<i32> {
     list.split_whitespace().map(|c| c.parse().unwrap()).collect()
 }
 
-/// Looks again and again until there is an answer, for half a minute at most.
+/// Polls until there is an answer, for half a minute at most.
 pub fn until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + Duration::from_secs(30);
     loop {

@@ -1,5 +1,5 @@
-//! Crashes of a kept server without end, while clients check each answer: which ones saw an error, and how
-//! long nobody was answered.
+//! Crashes of a kept server without end, while clients check each answer: which ones saw an error,
+//! and how long nobody was answered.
 
 use super::hung;
 use std::fmt::Write as _;

@@ -65,7 +65,7 @@ pub(super) struct AreaInner {
     /// The window that the range came from; `None` for adopted memory.
     window: Option<&'static Window>,
     state: Mutex<State>,
-    /// Told when the last [`Hold`] is gone.
+    /// Notified when the last [`Hold`] is gone.
     let_go: Condvar,
     /// Pages released to the kernel, which the tracker cannot see, since the last harvest.
     dropped: Mutex<PageRuns>,

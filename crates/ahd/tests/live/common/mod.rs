@@ -120,7 +120,7 @@ impl Watcher {
         self.events.extend(new);
     }
 
-    /// Looks for so long.
+    /// Scans for so long.
     pub fn run(&mut self, time: Duration) {
         let start = Instant::now();
         while start.elapsed() < time {
@@ -128,7 +128,7 @@ impl Watcher {
         }
     }
 
-    /// Looks until the condition holds.
+    /// Scans until the condition holds.
     pub fn until(&mut self, what: &str, is: impl Fn(&[Event]) -> bool) {
         let start = Instant::now();
         while !is(&self.events) {

@@ -176,7 +176,7 @@ impl Written {
         Ok(())
     }
 
-    /// Looks for chunks that were touched since, and scans those. Their untouched pages are left
+    /// Finds chunks that were touched since, and scans those. Their untouched pages are left
     /// out, after all of them were protected, as a write before that is no longer noted.
     fn scan_unknown(&mut self, from: Page, to: Page, used: Page, pending: &mut PageRuns) -> io::Result<()> {
         fault::check()?;
