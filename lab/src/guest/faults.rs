@@ -115,7 +115,7 @@ pub fn run(seed: u64, first: usize, count: usize) -> Result<bool, Failed> {
         }
         sleep_ms(GRACE_MS);
         let reported = heard.reported_ns[cpu].load(Relaxed);
-        // Asked for an earlier stall: not for this one.
+        // Reported for an earlier stall, not for this one.
         let latency = (reported > last).then(|| (reported - last) / 1_000_000);
         line::say(&json!({
             "outcome": "hang", "fault": number.load(Relaxed), "cpu": cpu, "found": latency.is_some(),

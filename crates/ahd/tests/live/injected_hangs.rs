@@ -94,12 +94,12 @@ fn inject(library: &Path, dir: &Path, inject: &str) -> Option<(Box<Hang>, Durati
             std::thread::sleep(ahd.pause());
             for event in ahd.tick() {
                 if let Event::Hang(hang) = event {
-                    let at = now();
+                    let reported = now();
                     let since: i64 = std::fs::read_to_string(&at)
                         .ok()
                         .and_then(|t| t.trim().parse().ok())
                         .unwrap_or_else(|| panic!("{inject}: a false alarm: {hang:#?}"));
-                    found = Some((hang, Duration::from_nanos((at - since).max(0) as u64)));
+                    found = Some((hang, Duration::from_nanos((reported - since).max(0) as u64)));
                 }
             }
             assert!(server.0.try_wait().expect("wait").is_none(), "{inject}: the server has ended");
