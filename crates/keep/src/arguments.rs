@@ -9,6 +9,9 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
+/// Memory for checkpoints at least.
+const LEAST_MEMORY: u64 = 1 << 20;
+
 const EXAMPLES: &str = "\
 Examples:
   orbit keep --log -- redis-server --port 6400    a server, put back without anyone noticing
@@ -48,9 +51,9 @@ pub struct Args {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=16))]
     generations: u8,
     /// Memory for pages of checkpoints; the oldest goes first
-    #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = memory)]
     memory: u64,
-    /// Ways of recovery that may be used, in this order: newest, older, environment (allocations
+    /// Ways of recovery that may be used, tried in the order given: newest, older, environment (allocations
     /// padded and zeroed, frees delayed), drop
     #[arg(
         long,
@@ -187,6 +190,15 @@ fn size(text: &str) -> Result<u64, String> {
     number.checked_mul(1 << shift).ok_or_else(|| format!("{text:?} is too large"))
 }
 
+fn memory(text: &str) -> Result<u64, String> {
+    match size(text)? {
+        bytes if bytes < LEAST_MEMORY => {
+            Err(format!("{text:?} is less than 1M; the newest checkpoint is kept whatever its size"))
+        }
+        bytes => Ok(bytes),
+    }
+}
+
 fn rung(text: &str) -> Result<Rung, String> {
     match text {
         "newest" => Ok(Rung::Newest),
@@ -209,6 +221,7 @@ mod tests {
         assert!(time("0s").is_err() && time("fast").is_err() && time("3h").is_err() && time("2000m").is_err());
         assert_eq!(size("64M"), Ok(64 << 20));
         assert_eq!(size("512"), Ok(512));
+        assert!(memory("0").is_err() && memory("1023K").is_err() && memory("1M") == Ok(1 << 20));
         assert!(size("1T").is_err() && size("99999999999G").is_err() && size("").is_err());
     }
 }

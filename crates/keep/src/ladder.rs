@@ -24,7 +24,7 @@ const POSITIONS: usize = 64;
 const BACK_OFF: Duration = Duration::from_millis(5);
 
 /// One way of recovery.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Rung {
     /// Back to the newest checkpoint, and replay.
@@ -87,7 +87,8 @@ impl Step {
 /// Bounds of recovery.
 #[derive(Clone, Debug)]
 pub struct Bounds {
-    /// Rungs that may be used.
+    /// Rungs that may be used. In the order of [`Rung`] the ladder may put a rung first that has
+    /// helped before; in any other order they are tried as they stand here.
     pub rungs: Vec<Rung>,
     /// Crashes within `window`, or without a checkpoint in between, after which the program is
     /// given up.
@@ -121,7 +122,7 @@ enum Position {
 #[derive(Debug)]
 struct Seen {
     position: Position,
-    attempts: &'static [Attempt],
+    attempts: Vec<Attempt>,
     /// Index in `attempts`.
     next: usize,
     last: Instant,
@@ -142,6 +143,17 @@ enum Attempt {
     /// From the oldest one on: more is allocated anew since.
     Environment,
     Drop,
+}
+
+impl Attempt {
+    fn rung(self) -> Rung {
+        match self {
+            Newest | BeforeInput => Rung::Newest,
+            Before | Oldest => Rung::Older,
+            EnvironmentAtOnce | Environment => Rung::Environment,
+            Drop => Rung::Drop,
+        }
+    }
 }
 
 use Attempt::{Before, BeforeInput, Drop, Environment, EnvironmentAtOnce, Newest, Oldest};
@@ -247,9 +259,14 @@ impl Ladder {
             _ if facts.is_hang => HANG,
             _ => OLDER_FIRST,
         };
+        let rungs = &self.bounds.rungs;
+        let mut attempts = attempts.to_vec();
+        if !rungs.is_sorted() {
+            attempts.sort_by_key(|attempt| rungs.iter().position(|rung| *rung == attempt.rung()));
+        }
         let seen = self.seen(position, facts.at, attempts);
         // Where a rung does not apply the next one is tried at once.
-        while let Some(attempt) = seen.attempts.get(seen.next) {
+        while let Some(&attempt) = seen.attempts.get(seen.next) {
             seen.next += 1;
             match attempt {
                 Attempt::Newest if newest => return Step::Replay(0),
@@ -300,7 +317,7 @@ impl Ladder {
 
     /// What is remembered of the position, the last one of `seen` from here on; `attempts`: what is
     /// tried if it is a new one.
-    fn seen(&mut self, position: Position, at: Instant, attempts: &'static [Attempt]) -> &mut Seen {
+    fn seen(&mut self, position: Position, at: Instant, attempts: Vec<Attempt>) -> &mut Seen {
         let forget = self.bounds.forget;
         self.seen.retain(|s| matches!(s.position, Position::Input(_)) || at.duration_since(s.last) <= forget);
         let index = self.seen.iter().position(|s| s.position == position);
@@ -335,6 +352,16 @@ mod tests {
         assert_eq!(judge(&[100]), Step::Environment(0));
         assert_eq!(judge(&[100]), Step::Drop(0, 500));
         assert_eq!(judge(&[100]).rung(), Rung::GiveUp);
+    }
+
+    #[test]
+    fn rungs_in_another_order_are_tried_in_it() {
+        let rungs = vec![Rung::Drop, Rung::Newest];
+        let mut ladder = Ladder::new(Bounds { rungs, ..Bounds::default() });
+        let mut judge = || ladder.judge(&facts(Instant::now(), Some(500), &[400, 300]));
+        assert_eq!(judge(), Step::Drop(0, 500));
+        assert_eq!(judge(), Step::Replay(0));
+        assert_eq!(judge().rung(), Rung::GiveUp);
     }
 
     #[test]
