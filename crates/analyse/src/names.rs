@@ -106,8 +106,8 @@ pub(crate) fn plain_type(name: &str) -> Cow<'_, str> {
     if name.contains(DEFAULT) { Cow::Owned(name.replace(DEFAULT, "")) } else { Cow::Borrowed(name) }
 }
 
-/// The map of which a type of Rust's tree is a part: its nodes, entries and iterators have the types
-/// of key and value as arguments, the nodes after markers.
+/// The map of which a type of Rust's tree is a part: its nodes, entries and iterators have the
+/// types of key and value as arguments, the nodes after markers.
 fn of_tree(name: &str) -> Option<String> {
     let (_, arguments) = name.strip_prefix("alloc::collections::btree::")?.split_once('<')?;
     let mut left = arguments.strip_suffix('>')?;

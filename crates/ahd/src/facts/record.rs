@@ -363,7 +363,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_condition_variable_of_glibc_2_41_is_told_from_a_writers_wait() {
+    fn a_condition_variable_of_glibc_2_41_is_no_writers_wait() {
         // The words from 16 bytes before the futex on.
         let is_one = |addr: u64, op: u64, words: [u32; 9]| {
             let w = words.iter().flat_map(|word| word.to_le_bytes()).collect();

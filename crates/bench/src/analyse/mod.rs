@@ -107,7 +107,7 @@ fn marked(name_of_it: &'static str, compiler: &str, entry: &str, but: &str) -> R
 /// Debian's LevelDB, as it writes a memtable to a table.
 fn leveldb() -> Result<Case, Failure> {
     let entry = "leveldb::BuildTable";
-    let database = || Database::new().ok_or_else(|| Failure::text("LevelDB 1.23 is missing: scripts/packages.sh ports"));
+    let database = || Database::new().ok_or_else(|| Failure::text("no LevelDB 1.23: scripts/packages.sh ports"));
     let words = |of: &Database| of.words(Library::Stock, "writes 1 200 none 0");
     let needed = withheld::run(&words(&database()?), entry, 2)?;
     let watched = watch(words(&database()?), entry, 2)?;

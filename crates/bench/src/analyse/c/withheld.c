@@ -2,7 +2,7 @@
  * Which allocations does a task need? The program is run as an orbit would have it if nothing had
  * been moved into areas: at the task's entry a forked child closes all allocated memory and calls
  * the task. Each access to closed memory is a fault; it shows the stack that allocated the memory,
- * whose memory is then opened, and the task goes on.
+ * whose memory is then opened, and the task continues.
  *
  * Owns: the allocator of the program. Memory of one stack is on pages of its own and never used
  * again. Promises: what is closed to the end was not accessed, by the task or by the kernel for
@@ -200,7 +200,7 @@ static void faulted(int signal, siginfo_t *info, void *context) {
     if (!open_at((uintptr_t)info->si_addr, registers[REG_RIP])) leave(0, registers[REG_RIP]);
 }
 
-/* A system call of the child: what its arguments point to is opened, and what lists of buffers do. */
+/* A system call of the child: opens what its arguments, and lists of buffers, point to. */
 static void called(int signal, siginfo_t *info, void *context) {
     (void)signal;
     greg_t *r = ((ucontext_t *)context)->uc_mcontext.gregs;
