@@ -53,8 +53,8 @@ pub struct Args {
     /// Memory for pages of checkpoints; the oldest goes first
     #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = memory)]
     memory: u64,
-    /// Ways of recovery that may be used, tried in the order given: newest, older, environment (allocations
-    /// padded and zeroed, frees delayed), drop
+    /// Ways of recovery that may be used, tried in the order given: newest, older, environment
+    /// (allocations padded and zeroed, frees delayed), drop
     #[arg(
         long,
         value_name = "RUNGS",
