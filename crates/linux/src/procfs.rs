@@ -4,8 +4,8 @@
 //! of a character too, and paths, sockets and devices may be named with any bytes. To reject such a
 //! file would lose the numbers beside the name.
 
-use std::fs;
-use std::io;
+use std::fs::{self, File};
+use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
@@ -21,6 +21,20 @@ const FIRST_PID_NAMESPACE: u64 = 0xefff_fffc;
 pub fn text(path: impl AsRef<Path>) -> io::Result<String> {
     let bytes = fs::read(path)?;
     Ok(String::from_utf8(bytes).unwrap_or_else(|e| String::from_utf8_lossy(e.as_bytes()).into_owned()))
+}
+
+/// Longest file that [`record`] reads at once.
+const RECORD: usize = 4096;
+
+/// As [`text`], of a file that the kernel writes as one record (`status`, `stat`, `syscall`, `io`):
+/// one read has it whole, where [`text`] takes two and asks for its size.
+///
+/// # Errors
+/// As [`text`].
+pub fn record(path: impl AsRef<Path>) -> io::Result<String> {
+    let mut bytes = [0; RECORD];
+    let n = File::open(path.as_ref())?.read(&mut bytes)?;
+    if n == RECORD { text(path) } else { Ok(String::from_utf8_lossy(&bytes[..n]).into_owned()) }
 }
 
 /// A file that the kernel keeps about the calling process (`maps`, `pagemap`, `ns/pid`): `read` is

@@ -24,7 +24,7 @@ impl Status {
     /// # Errors
     /// `ENOENT`, or `ESRCH` when it ends meanwhile, if there is none.
     pub fn of_thread(pid: i32, tid: i32) -> io::Result<Status> {
-        procfs::text(format!("/proc/{pid}/task/{tid}/status")).map(Status)
+        procfs::record(format!("/proc/{pid}/task/{tid}/status")).map(Status)
     }
 
     /// Reads that of the calling process, by the calling thread (see [`procfs::own`]).

@@ -295,6 +295,12 @@ impl Facts {
         }
     }
 
+    /// Whether a thread of a process used the CPU, or could have, when it was seen last.
+    pub fn runs(&self, pid: i32) -> bool {
+        let of = self.threads.range(Id { pid, tid: i32::MIN }..=Id { pid, tid: i32::MAX });
+        of.map(|(_, thread)| thread).any(|thread| thread.sight.st == 'R')
+    }
+
     /// The thread that a process means by an id in its own memory.
     pub fn named_by(&self, pid: i32, tid: i32) -> Option<Id> {
         let process = self.processes.get(&pid)?;

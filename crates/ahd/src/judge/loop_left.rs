@@ -4,13 +4,14 @@
 //! A guess: one job may simply take longer than all before. Likely once an event loop is left for
 //! twice as long while input waits that nobody takes: input of a worker or a filter may wait for a
 //! long job to end. Left out: who is blocked by a lock whose holder itself waits for work, for then
-//! it is the turn of others.
+//! it is the turn of others; and who waits for others that work, or for the clock: see
+//! [`comes_back`].
 
-use super::{Key, Verdict, Why};
+use super::{Key, Verdict, Why, others_work};
 use crate::facts::{Facts, Id, Thread};
-use crate::history::{History, serves};
+use crate::history::{Habit, History, naps, serves, waits_for_lock};
 use crate::limits::Limits;
-use crate::wakers::chain_end;
+use crate::wakers::{How, Wakers, chain_end, wakers};
 use orbit_inspect::Sure;
 
 /// See the module's head.
@@ -26,6 +27,9 @@ pub fn loop_left(facts: &Facts, history: &History, limits: &Limits) -> Vec<Verdi
         let away = habit.away(facts.now, thread.lost(facts.now));
         let allowed = limits.limit.max(limits.longest_times * habit.longest);
         if away <= allowed {
+            return None;
+        }
+        if comes_back(facts, thread, habit, limits) {
             return None;
         }
         let mut threads = vec![*id];
@@ -49,4 +53,21 @@ pub fn loop_left(facts: &Facts, history: &History, limits: &Limits) -> Vec<Verdi
         Some(Verdict { key: Key::Left(*id), sure, threads, since: facts.now - away, allowed, why })
     };
     facts.threads.iter().filter_map(of).collect()
+}
+
+/// Whether a thread sleeps for what comes without it: the work of another thread of its process that
+/// runs, or of the process at the other end of its read or write; or, if it left no event loop, the
+/// end of a nap or of a time limit.
+fn comes_back(facts: &Facts, thread: &Thread, habit: &Habit, limits: &Limits) -> bool {
+    let sight = &thread.sight;
+    if !thread.sleeps() || waits_for_lock(sight) {
+        return false;
+    }
+    // A wait with a time limit that was stopped is continued by the second call.
+    let waits_for_thread = matches!(sight.nr, libc::SYS_futex | libc::SYS_restart_syscall);
+    let ends_by_clock = naps(sight) || sight.nr == libc::SYS_futex && sight.a3 != 0;
+    waits_for_thread && facts.runs(thread.id.pid)
+        || ends_by_clock && !habit.is_event_loop && thread.idle_for(facts.now, limits.still)
+        || matches!(wakers(facts, thread), Wakers::Only { how: How::Read(_) | How::Write(_), .. })
+            && others_work(facts, thread, limits)
 }

@@ -1,7 +1,8 @@
 //! The only I/O of the detector: what the kernel says of the watched processes, as records.
 //!
 //! Owns: [`Sensor`]. Promises: no thread is stopped and nothing is written to a process; a scan of
-//! sleeping threads reads one small file each; per scan at most [`SAMPLES`] threads are read
+//! a program that sleeps asks for its CPU time, one of sleeping threads of a program that works reads
+//! one small file each; per scan at most [`SAMPLES`] threads are read
 //! closer, each in its turn; scans are spaced out by what they cost. Refuses: any judgement.
 
 mod ends;
@@ -70,6 +71,8 @@ pub struct Sensor {
     unsettled: Option<(Record, u32)>,
     /// Where samples begin: with the first thread that got none in the last scan.
     from: (i32, i32),
+    /// The last scan that found a watched thread awake, new or gone.
+    stirred: f64,
 }
 
 impl Default for Sensor {
@@ -95,6 +98,7 @@ impl Default for Sensor {
             ends: None,
             unsettled: None,
             from: (0, 0),
+            stirred: 0.0,
         }
     }
 }
@@ -104,6 +108,8 @@ impl Default for Sensor {
 struct Turns {
     left: usize,
     passed_over: Option<(i32, i32)>,
+    /// See [`Sensor::stirred`].
+    stirred: f64,
 }
 
 impl Sensor {
@@ -175,7 +181,7 @@ impl Sensor {
             out(Record::Start { t0: self.monotonic, root: *root, cmd: String::new(), version: VERSION });
         }
         self.scans += 1;
-        let mut turns = Turns { left: SAMPLES, passed_over: None };
+        let mut turns = Turns { left: SAMPLES, passed_over: None, stirred: self.stirred };
         let full = self.scans % CHANGES_EVERY == 1;
         let pids: Vec<i32> = self.processes.keys().copied().collect();
         let from = pids.partition_point(|pid| *pid < self.from.0);
@@ -191,6 +197,7 @@ impl Sensor {
             }
         }
         self.from = turns.passed_over.unwrap_or((0, 0));
+        self.stirred = if ended.is_empty() { turns.stirred } else { t };
         for pid in &ended {
             self.processes.remove(pid);
         }

@@ -7,7 +7,7 @@ use crate::history::waits_for_lock;
 use orbit_linux::process::same_memory;
 use orbit_linux::status::Status;
 use orbit_linux::thread::{self, Call, Sched};
-use orbit_linux::{pidfd, procfs};
+use orbit_linux::{clock, pidfd, procfs};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io;
@@ -17,9 +17,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Scans between two listings of threads, where their number has not changed.
 const LIST_EVERY: u32 = 8;
-/// A thread that has slept for so long is asked what it waits for, s; again after the second, s.
+/// A thread that has slept for so long is asked what it waits for, s; again after the second, s, and
+/// after the third where no watched thread has run since.
 const ASK_AFTER: f64 = 0.15;
 const ASK_EVERY: f64 = 1.0;
+const ASK_SELDOM: f64 = 10.0;
 /// Threads asked anew when a ring is possible.
 const ASKED_ANEW: usize = 64;
 /// A thread at a lock is asked in so many scans one after the other.
@@ -37,6 +39,9 @@ pub(super) struct Process {
     /// For copies of its descriptors; `None` where they are not available.
     pub(super) handle: Option<OwnedFd>,
     threads: BTreeMap<i32, Thread>,
+    /// CPU time of all its threads, ns, where that and its end are known: while it stays none of
+    /// them runs, begins or ends.
+    cpu: Option<u64>,
     count: u64,
     unlisted: u32,
     /// Its program's file, as handed over; nothing before.
@@ -109,6 +114,7 @@ impl Process {
             pid,
             handle: pidfd::open(pid).ok(),
             threads: BTreeMap::new(),
+            cpu: None,
             count: 0,
             unlisted: 0,
             exe: None,
@@ -168,14 +174,25 @@ impl Process {
         if self.exe.is_none() {
             self.changes(t, &[], out);
         }
-        if !self.list(t, out) {
-            return false;
-        }
         let (pid, mut gone) = (self.pid, Vec::new());
+        let cpu = clock::cpu_ns_of(pid).filter(|_| self.handle.is_some());
+        let rests = cpu.is_some() && cpu == self.cpu;
+        self.cpu = cpu;
+        if !rests {
+            turns.stirred = t;
+            if !self.list(t, out) {
+                return false;
+            }
+        }
         let first = if from.0 == pid { from.1 } else { i32::MIN };
         let tids: Vec<i32> = self.threads.range(first..).chain(self.threads.range(..first)).map(|(t, _)| *t).collect();
         for tid in tids {
             let Some(thread) = self.threads.get_mut(&tid) else { continue };
+            if rests && thread.sight.st == 'S' && !thread.pending {
+                thread.ran = 0;
+                thread.ask(pid, tid, t, turns.stirred, out);
+                continue;
+            }
             let sched = match thread.schedstat.sched(pid, tid) {
                 Ok(sched) => sched,
                 Err(e) => {
@@ -192,6 +209,7 @@ impl Process {
             thread.ran = if thread.sight.sl == 0 { 0 } else { sched.run.saturating_sub(thread.sched.run) };
             thread.sched = sched;
             if ran || was_awake || thread.pending {
+                turns.stirred = t;
                 if turns.left == 0 {
                     turns.passed_over.get_or_insert((pid, tid));
                     if !thread.pending {
@@ -205,7 +223,7 @@ impl Process {
                 let is_seen = thread.read(pid, tid, t, is_first.then_some(&mut self.start_of_code), out);
                 self.is_hidden |= !is_seen;
             }
-            thread.ask(pid, tid, t, out);
+            thread.ask(pid, tid, t, turns.stirred, out);
         }
         if gone.is_empty() {
             return true;
@@ -269,7 +287,11 @@ impl Process {
         (self.count, self.unlisted) = (count, 0);
         let names = match std::fs::read_dir(&path) {
             Ok(names) => names.flatten(),
-            Err(e) => return !matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH)),
+            Err(e) => {
+                // They are not known, so that it counts as having run.
+                self.cpu = None;
+                return !matches!(e.raw_os_error(), Some(libc::ENOENT | libc::ESRCH));
+            }
         };
         let mut tids: Vec<i32> = names.filter_map(|e| e.file_name().to_str()?.parse().ok()).collect();
         tids.sort_unstable();
@@ -369,7 +391,7 @@ impl Thread {
         start_of_code: Option<&mut u64>,
         out: &mut dyn FnMut(Record),
     ) -> bool {
-        let text = |file: &str| procfs::text(format!("/proc/{pid}/task/{tid}/{file}"));
+        let text = |file: &str| procfs::record(format!("/proc/{pid}/task/{tid}/{file}"));
         let status = Status::of_thread(pid, tid).unwrap_or_default();
         let Some(state) = status.state() else { return true };
         let line = text("syscall");
@@ -426,17 +448,18 @@ impl Thread {
     }
 
     /// Asks what it waits for, if it is time to, and hands that over if it is news.
-    fn ask(&mut self, pid: i32, tid: i32, t: f64, out: &mut dyn FnMut(Record)) {
+    fn ask(&mut self, pid: i32, tid: i32, t: f64, stirred: f64, out: &mut dyn FnMut(Record)) {
         let Some(call) = self.call.filter(|_| self.sight.st == 'S' && !self.pending) else { return };
         let at_lock = waits_for_lock(&self.sight);
         let due = if at_lock && self.asks < REPEATS { 0.0 } else { ASK_AFTER };
-        let again = if at_lock && self.asks < REPEATS { 0.0 } else { ASK_EVERY };
+        let seldom = if self.asked > stirred { ASK_SELDOM } else { ASK_EVERY };
+        let again = if at_lock && self.asks < REPEATS { 0.0 } else { seldom };
         if t - self.since < due || t - self.asked < again {
             return;
         }
         self.asked = t;
         // One that was woken and has no CPU yet has the same counters as before.
-        let line = procfs::text(format!("/proc/{pid}/task/{tid}/syscall")).unwrap_or_default();
+        let line = procfs::record(format!("/proc/{pid}/task/{tid}/syscall")).unwrap_or_default();
         if thread::call(&line) != Some(call) {
             self.pending = true;
             return;

@@ -220,7 +220,70 @@ static void dead_worker(void) {
     for (int i = 0; i < 4; i++) pthread_join(t[i], NULL);
 }
 
+// The handler of failures runs its dump once, and the dump fails.
+static pthread_once_t dumped = PTHREAD_ONCE_INIT;
+static void dumps(void) {
+    mark();
+    raise(SIGSEGV);
+}
+static void fails(int s) {
+    pthread_once(&dumped, dumps);
+    signal(s, SIG_DFL);
+}
+static void once_in_handler(void) {
+    struct sigaction a = {.sa_handler = fails, .sa_flags = SA_NODEFER};
+    sigaction(SIGSEGV, &a, NULL);
+    for (int i = 0; i < 100; i++) ms(20);
+    raise(SIGSEGV);
+}
+
+// Two threads log under a lock, and so does the handler that shuts the program down.
+static pthread_mutex_t channel = PTHREAD_MUTEX_INITIALIZER;
+static void writes(int s) {
+    pthread_mutex_lock(&channel);
+    ms(2);
+    pthread_mutex_unlock(&channel);
+    if (s) exit(0);
+}
+static void *writer(void *x) {
+    for (;;) {
+        writes(0);
+        ms(10);
+    }
+    return x;
+}
+static void handler_channel(void) {
+    pthread_t t;
+    pthread_create(&t, NULL, writer, NULL);
+    for (int i = 0; i < 100; i++) {
+        writes(0);
+        ms(10);
+    }
+    signal(SIGALRM, writes);
+    pthread_mutex_lock(&channel);
+    mark();
+    raise(SIGALRM);
+}
+
+// At its end the first thread gives its turn away until all others have left; those that wait never do.
+static volatile int left;
+static void *lasts(void *x) {
+    pthread_mutex_lock(&m);
+    for (;;) pthread_cond_wait(&c, &m);
+    return x;
+}
+static void exit_yields(void) {
+    pthread_t t;
+    for (int i = 0; i < 10; i++) pthread_create(&t, NULL, lasts, NULL);
+    for (int i = 0; i < 100; i++) ms(20);
+    mark();
+    while (left < 10) sched_yield();
+}
+
 int main(int n, char **a) {
+    if (!strcmp(a[n - 1], "once_in_handler")) once_in_handler();
+    if (!strcmp(a[n - 1], "handler_channel")) handler_channel();
+    if (!strcmp(a[n - 1], "exit_yields")) exit_yields();
     signal(SIGPIPE, SIG_IGN);
     if (!strcmp(a[n - 1], "handler_localtime")) handler_localtime();
     if (!strcmp(a[n - 1], "pool_destructor")) pool_destructor();

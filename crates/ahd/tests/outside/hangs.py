@@ -164,5 +164,45 @@ def killed_reader():
     queue.put(2)
     queue.get()
 
+# The only worker of a pool is killed while it waits for a task: with it goes the lock that its successor needs.
+def pool_worker_killed():
+    pool = multiprocessing.get_context("fork").Pool(1)
+    for i in range(60): pool.apply(abs, (i,)); time.sleep(0.03)
+    mark()
+    os.kill(pool._pool[0].pid, signal.SIGKILL)
+    time.sleep(1)
+    pool.apply(abs, (1,))
+
+def serve(answer):
+    async def answers(reader, writer):
+        line = await reader.readline()
+        while (await reader.readline()).strip(): pass
+        await answer(b"/hang" in line)
+        writer.write(b"HTTP/1.0 200 OK\r\n\r\nok")
+        await writer.drain()
+        writer.close()
+    async def main():
+        server = await asyncio.start_server(answers, "127.0.0.1", int(sys.argv[2]))
+        await server.serve_forever()
+    asyncio.run(main())
+
+# A request takes a connection of the pool for a query, and a second one inside of it.
+def nested_acquire():
+    pool = asyncio.Semaphore(2)
+    async def query(nested):
+        async with pool:
+            await asyncio.sleep(0.02)
+            if nested: await query(False)
+    serve(query)
+
+# The pool's recovery takes the lock that its caller holds already.
+def lock_again():
+    lock = asyncio.Lock()
+    async def query(recovers):
+        async with lock:
+            if recovers:
+                async with lock: pass
+    serve(query)
+
 if __name__ == "__main__":
     globals()[sys.argv[1]]()

@@ -96,14 +96,15 @@ def hangs():
         built("server-go", "go", "build", "-o", "server-go", here + "/hangs.go")
         built("Hangs.class", "javac", "-d", ".", here + "/Hangs.java")
         built("server-rs", "rustc", "-O", "-g", here + "/hangs.rs", "-o", "server-rs")
-    for name in "fork_log queue_join unread_errors inherited_lock handler_logs interpreter_lock call_each_other removed_fifo killed_reader".split():
+    for name in "fork_log queue_join unread_errors inherited_lock handler_logs interpreter_lock call_each_other removed_fifo killed_reader pool_worker_killed".split():
         yield f"hang-o_py_{name}", 45, ["python3", here + "/hangs.py", name], None
-    for name in "handler_localtime pool_destructor all_write closed_peer no_descriptor loader_lock handler_malloc dead_worker".split():
+    for name in "handler_localtime pool_destructor all_write closed_peer no_descriptor loader_lock handler_malloc dead_worker once_in_handler handler_channel exit_yields".split():
         yield f"hang-o_c_{name}", 45, [bin + "/hangs", name], None
     server = {"py_own_loop": ["python3", here + "/hangs.py", "own_loop", "{port}"],
-              "py_grandchild": ["python3", here + "/hangs.py", "grandchild", "{port}"], "rs_printed": [bin + "/server-rs", "{port}"]}
+              **{"py_" + name: ["python3", here + "/hangs.py", name, "{port}"] for name in ("grandchild", "nested_acquire", "lock_again")},
+              "rs_printed": [bin + "/server-rs", "{port}"]}
     for name in "read_lock send_under_lock pool_exhausted write_under_lock".split(): server["go_" + name] = [bin + "/server-go", "{port}", name]
-    for name in "atomics own_request backtracks no_end".split(): server["node_" + name] = ["node", here + "/hangs.js", "{port}", name]
+    for name in "atomics own_request backtracks no_end parser".split(): server["node_" + name] = ["node", here + "/hangs.js", "{port}", name]
     for name in "pool monitors cycle joins callback".split(): server["java_" + name] = ["java", "-cp", bin, "Hangs", "{port}", name]
     for name, command in server.items(): yield "hang-o_" + name, 60, command, ["/", "/hang"]
 
@@ -156,8 +157,30 @@ def healthy():
                               "python3 -c \"import http.server,socketserver,time\nclass H(http.server.BaseHTTPRequestHandler):\n def address_string(self): return 'x'\n def do_GET(self):\n  time.sleep(18 if self.path=='/late' else 0); self.send_response(200); self.end_headers(); self.wfile.write(b'ok')\n"
                               "class S(socketserver.ThreadingMixIn, socketserver.UnixStreamServer): pass\nS('$PWD/s.sock', H).serve_forever()\" 2>/dev/null & haproxy -f conf & r=$!; sleep 2; for i in $(seq 80); do curl -s http://127.0.0.1:{port}/; done >/dev/null; "
                               "for i in 1 2; do curl -s http://127.0.0.1:{port}/late & done; sleep 20; kill $r %1"),
+        "py_until_term": ["python3", "-c", "import signal, threading; e = threading.Event(); signal.signal(signal.SIGTERM, lambda *_: e.set()); e.wait()"],
+        "flock_jobs": shell("for i in 1 2; do flock {out}/{name}.lock sleep 9 & done; wait"),
+        "py_pool_idle": ["python3", "-c", "import multiprocessing, queue, threading, http.server as h\n"
+                         "pool = multiprocessing.get_context('fork').Pool(2)\nfor i in range(60): pool.apply(abs, (i,))\n"
+                         "threading.Thread(target=h.HTTPServer(('127.0.0.1', int('{port}')), h.SimpleHTTPRequestHandler).serve_forever).start()\nqueue.Queue().get()"],
+        "xz_blocks": shell("tar c /usr/lib 2>/dev/null | head -c 90M | xz -T2 -6 | wc -c"),
+        "node_worker": ["node", "-e", "const { Worker } = require('worker_threads');\n"
+                        "const w = new Worker(\"const { parentPort: p } = require('worker_threads'); p.on('message', n => { const end = Date.now() + n; while (Date.now() < end); p.postMessage(n); })\", { eval: true });\n"
+                        "let n = 0; w.on('message', () => { n++; if (n < 100) w.postMessage(20); else if (n == 100) w.postMessage(12000); else process.exit(); }); w.postMessage(20);"],
+        "py_executor": ["python3", "-c", "import hashlib, concurrent.futures as f\ne = f.ThreadPoolExecutor(2)\nwork = lambda n: hashlib.pbkdf2_hmac('sha256', b'a', b'b', n)\n"
+                        "for i in range(100): e.submit(work, 20000).result()\ne.submit(work, 12000000).result()"],
         # Locks that another thread unlocks than the one that locked them: gates, by mutex.
         "gate": [bin + "/gates", "one"], "gate_two": [bin + "/gates", "two"], "gate_left": [bin + "/gates", "left"], "gate_slow": [bin + "/gates", "slow"],
+    }
+    programs |= {
+        "pgbench": shell(pg + "$p/pgbench -qi -s 2 -h 127.0.0.1 -p {port} -U nobody postgres; $p/pgbench -T 14 -c 4 -j 2 -h 127.0.0.1 -p {port} -U nobody postgres; kill -INT $r; wait"),
+        "sqlite_writers": shell("rm -f {out}/{name}.db; w() { for i in $(seq 400); do sqlite3 -cmd '.timeout 20000' {out}/{name}.db 'create table if not exists t(a); insert into t values(1);'; done; }; w & w & w & wait"),
+        "dhparam": shell("openssl dhparam -out {out}/{name}.pem 2048 2>/dev/null; openssl genrsa 8192 2>/dev/null | wc -c"),
+        "sort_parallel": shell("seq 1 9000000 | sort --parallel=2 -S 40M -T {out} -r | uniq | md5sum"),
+        "bzip2_pipe": shell("tar c /usr/lib 2>/dev/null | head -c 60M | bzip2 -9 | bzip2 -d | md5sum"),
+        "jshell_parallel": shell("echo 'System.out.println(java.util.stream.LongStream.range(0, 6000000000L).parallel().filter(x -> x % 7 == 3).count());' | jshell -s -"),
+        "asyncio_idle": shell("python3 {here}/hangs.py lock_again {port} & r=$!; sleep 2; for i in $(seq 80); do curl -s http://127.0.0.1:{port}/; done >/dev/null; sleep 20; kill $r".replace("{here}", here)),
+        "socat_echo": shell("socat TCP-LISTEN:{port},bind=127.0.0.1,fork EXEC:cat & r=$!; sleep 1; (for i in $(seq 90); do echo $i; sleep 0.05; done; sleep 18) | socat - TCP:127.0.0.1:{port} >/dev/null; kill $r"),
+        "ssh_keygen": shell("cd {out}; rm -f {name}.key*; ssh-keygen -q -t rsa -b 8192 -N '' -f {name}.key; ssh-keygen -q -t ed25519 -a 3000 -N secret -f {name}.key2"),
     }
     for name, command in programs.items(): yield "healthy-o_" + name, 34, command, None
     for name, command in {"go_server": go, "java_server": java, "node_server": node}.items(): yield "healthy-o_" + name, 20, command, ["/"]
