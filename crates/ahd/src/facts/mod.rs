@@ -295,6 +295,12 @@ impl Facts {
         }
     }
 
+    /// For how long threads of a process that could run have got no CPU by now, all together, s.
+    pub fn starves(&self, pid: i32) -> f64 {
+        let of = self.threads.range(Id { pid, tid: i32::MIN }..=Id { pid, tid: i32::MAX });
+        of.filter_map(|(_, thread)| thread.starved_since).map(|since| (self.now - since).max(0.0)).sum()
+    }
+
     /// Whether a thread of a process used the CPU, or could have, when it was seen last.
     pub fn runs(&self, pid: i32) -> bool {
         let of = self.threads.range(Id { pid, tid: i32::MIN }..=Id { pid, tid: i32::MAX });

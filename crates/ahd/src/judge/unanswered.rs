@@ -21,13 +21,15 @@ const EXCHANGES: u64 = 20;
 pub fn unanswered(facts: &Facts, history: &History, limits: &Limits) -> Vec<Verdict> {
     let mut verdicts = Vec::new();
     for (&pid, learnt) in history.processes.iter().filter(|(pid, _)| facts.processes.contains_key(pid)) {
+        // The kernel counts a wait for a CPU only once it is over.
+        let queue = learnt.queue + (facts.starves(pid) * 1e9) as u64;
         let knows_loop = history.returns(pid) >= limits.returns;
         for (&number, port) in &learnt.ports.ports {
             if port.ended < EXCHANGES && !knows_loop {
                 continue;
             }
             let was_home = |since: f64| history.was_at_event_loop(pid, since);
-            verdicts.extend(of(pid, number, port, facts.now, learnt.queue, limits, &was_home));
+            verdicts.extend(of(pid, number, port, facts.now, queue, limits, &was_home));
         }
     }
     verdicts
@@ -59,4 +61,37 @@ fn of(
     let why = Why::Unanswered { port: number, requests: late.len(), oldest, longest: port.longest };
     let key = Key::Unanswered(pid, number);
     Some(Verdict { key, sure, threads: Vec::new(), since: now - oldest, allowed, why })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::{Record, Sight};
+
+    /// A server at a port that answers reads a request at 10 s, and is next seen at 17 s: its only
+    /// thread wants to run, and used `run` ns of CPU since.
+    fn judged(run: u64) -> Vec<Verdict> {
+        let (mut facts, mut history) = (Facts::default(), History::default());
+        let mut take = |record: &Record| history.take(&mut facts, record);
+        let connections = |t: f64, received: u32, sent: u32, bytes: u64| {
+            let listener = (3, 80, 0, 1, 0, 0, 0, 0, 0, 10);
+            Record::Connections { t, p: 1, c: vec![listener, (4, 80, 9, 0, received, sent, bytes, bytes, 0, 1)] }
+        };
+        let sight =
+            |t: f64, run: u64| Record::Thread(Sight { t, p: 1, i: 1, run, st: 'R', nr: -1, ..Sight::default() });
+        for i in 1..=EXCHANGES {
+            take(&connections(i as f64 / 10.0, 20, 0, i));
+        }
+        take(&sight(10.0, 7));
+        take(&connections(10.0, 0, 9000, EXCHANGES + 1));
+        take(&sight(17.0, 7 + run));
+        take(&Record::Tick { t: 17.0, us: 0 });
+        unanswered(&facts, &history, &Limits::default())
+    }
+
+    #[test]
+    fn a_server_that_gets_no_cpu_owes_nothing() {
+        assert_eq!(judged(1).len(), 1, "it ran, and did not answer");
+        assert_eq!(judged(0).len(), 0);
+    }
 }
