@@ -3,9 +3,9 @@
 //!
 //! A guess: one job may simply take longer than all before. Likely once an event loop is left for
 //! twice as long while input waits that nobody takes: input of a worker or a filter may wait for a
-//! long job to end. Left out: who is blocked by a lock whose holder itself waits for work, for then
-//! it is the turn of others; and who waits for others that work, or for the clock: see
-//! [`comes_back`].
+//! long job to end. Left out: a thread that is blocked by a lock whose holder itself waits for work,
+//! for then it is the turn of others; and one that sleeps for others that work, or for the clock:
+//! see [`comes_back`].
 
 use super::{Key, Verdict, Why, others_work};
 use crate::facts::{Facts, Id, Thread};
@@ -55,9 +55,9 @@ pub fn loop_left(facts: &Facts, history: &History, limits: &Limits) -> Vec<Verdi
     facts.threads.iter().filter_map(of).collect()
 }
 
-/// Whether a thread sleeps for what comes without it: the work of another thread of its process that
-/// runs, or of the process at the other end of its read or write; or, if it left no event loop, the
-/// end of a nap or of a time limit.
+/// Whether a thread sleeps for what comes without it: the work of another running thread of its
+/// process, or of the process at the other end of its read or write; or, if it left no event loop,
+/// the end of a nap or of a time limit.
 fn comes_back(facts: &Facts, thread: &Thread, habit: &Habit, limits: &Limits) -> bool {
     let sight = &thread.sight;
     if !thread.sleeps() || waits_for_lock(sight) {

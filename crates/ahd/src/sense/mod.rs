@@ -1,9 +1,9 @@
 //! The only I/O of the detector: what the kernel says of the watched processes, as records.
 //!
 //! Owns: [`Sensor`]. Promises: no thread is stopped and nothing is written to a process; a scan of
-//! a program that sleeps asks for its CPU time, one of sleeping threads of a program that works reads
-//! one small file each; per scan at most [`SAMPLES`] threads are read
-//! closer, each in its turn; scans are spaced out by what they cost. Refuses: any judgement.
+//! a program that sleeps asks for its CPU time, one of sleeping threads of a program that works
+//! reads one small file each; per scan at most [`SAMPLES`] threads are read closer, each in its
+//! turn; scans are spaced out by what they cost. Refuses: any judgement.
 
 mod ends;
 mod marks;

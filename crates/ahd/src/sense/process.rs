@@ -17,8 +17,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Scans between two listings of threads, where their number has not changed.
 const LIST_EVERY: u32 = 8;
-/// A thread that has slept for so long is asked what it waits for, s; again after the second, s, and
-/// after the third where no watched thread has run since.
+/// A thread that has slept for so long is asked what it waits for, s; again after the second, s,
+/// and after the third where no watched thread has run since.
 const ASK_AFTER: f64 = 0.15;
 const ASK_EVERY: f64 = 1.0;
 const ASK_SELDOM: f64 = 10.0;

@@ -265,7 +265,8 @@ static void handler_channel(void) {
     raise(SIGALRM);
 }
 
-// At its end the first thread gives its turn away until all others have left; those that wait never do.
+// At its end the first thread gives its turn away until all others have left; those that wait never
+// do.
 static volatile int left;
 static void *lasts(void *x) {
     pthread_mutex_lock(&m);
