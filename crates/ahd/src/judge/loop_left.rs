@@ -3,9 +3,9 @@
 //!
 //! A guess: one job may simply take longer than all before. Likely once an event loop is left for
 //! twice as long while input waits that nobody takes: input of a worker or a filter may wait for a
-//! long job to end. Left out: a thread that is blocked by a lock whose holder itself waits for work,
-//! for then it is the turn of others; and one that sleeps for others that work, or for the clock:
-//! see [`comes_back`].
+//! long job to end. Left out: a thread that is blocked by a lock whose holder itself waits for
+//! work, for then it is the turn of others; and one that sleeps for others that work, or for the
+//! clock: see [`comes_back`].
 
 use super::{Key, Verdict, Why, others_work};
 use crate::facts::{Facts, Id, Thread};
