@@ -130,7 +130,7 @@ fn a_name_that_is_nearly_right_is_reported_as_missing() {
     let Some(program) = build(&dir) else { return };
     let path = program.display().to_string();
     let text = trouble_of(Command::new(program).args(["fast", "600"]), "r=reqest");
-    let begins = format!("function reqest of section r was not found (searched {path},  ");
+    let begins = format!("function reqest of section r was not found (searched {path}, ");
     assert!(text.starts_with(&begins), "{text}");
     for part in ["libc.so", "; names near it: request"] {
         assert!(text.contains(part), "`{part}` in: {text}");
