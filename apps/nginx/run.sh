@@ -33,7 +33,8 @@ END
 nginx -c "$here/nginx.conf" -g "daemon off;" 2>"$here/stderr" &
 server=$!
 get() { curl -s -o "$here/got" -w '%{http_code}' --unix-socket "$here/s" -H Expect: "$@"; }
-until [ "$(get http://n/)" = 403 ]; do sleep 0.1; done
+is_up() { kill -0 "$server" 2>"$here/kill" || { echo "nginx has ended:" >&2 && cat "$here/stderr" >&2 && exit 1; }; }
+until [ "$(get http://n/)" = 403 ]; do is_up && sleep 0.1; done
 echo "== $(nginx -v 2>&1), master $server, one worker:"
 pgrep -a -P "$server"
 pgrep -a -f "nginx: (orbit of PUT|template of orbits)"

@@ -17,7 +17,8 @@ end() {
 trap end EXIT
 trap 'exit 130' INT TERM HUP
 redis() { redis-cli -s "$here/$1" $2; }
-up() { until redis "$1" PING >"$here/ping" 2>&1; do sleep 0.1; done; }
+up() { until redis "$1" PING >"$here/ping" 2>&1; do is_up && sleep 0.1; done; }
+is_up() { kill -0 "${pids##* }" 2>"$here/ping" || { echo "redis-server has ended:" >&2 && cat "$here"/log* >&2 && exit 1; }; }
 saved() { until redis s "INFO persistence" | grep -q rdb_bgsave_in_progress:0; do sleep 0.1; done; }
 field() { redis s "INFO $1" | sed -n "s/^$2:\([^\r]*\).*/\1/p"; }
 

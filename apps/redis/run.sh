@@ -23,7 +23,8 @@ slow() { redis DEBUG SLEEP 0.02 >"$here/said"; }
 redis-server --port 0 --unixsocket "$here/s" --dir "$here" --save "" --enable-debug-command yes \
     --loadmodule "$target/release/liborbit_redis.so" threshold 10000 faults yes deadline-ms 1000 >"$here/log" 2>&1 &
 server=$!
-until redis PING >"$here/said" 2>&1; do sleep 0.1; done
+is_up() { kill -0 "$server" 2>"$here/said" || { echo "redis-server has ended:" >&2 && cat "$here/log" >&2 && exit 1; }; }
+until redis PING >"$here/said" 2>&1; do is_up && sleep 0.1; done
 echo "== $(redis-server --version | cut -d' ' -f1-3), pid $server; orbit $(field orbit_pid)"
 for _ in 1 2 3; do slow; done
 echo "== three slow commands: the orbit's log has $(redis ORBIT.SLOWLOG LEN), Redis' own $(redis SLOWLOG LEN)"

@@ -26,11 +26,12 @@ backend default none;
 sub vcl_recv { if (req.url == "/slow") { vtc.sleep(1s); } return (synth(200)); }
 END
 ORBIT_HERDER_FAULTS="$here/faults" LD_PRELOAD="$target/orbit-varnish/orbit_herder.so" varnishd -n "$here/work" -a "$here/s" -f "$here/test.vcl" \
-    -F -p thread_pools=1 -p thread_pool_min=10 -p thread_pool_max=40 -p thread_pool_timeout=10 >"$here/said" 2>&1 &
+    -F -p thread_pools=1 -p thread_pool_min=10 -p thread_pool_max=40 -p thread_pool_timeout=10 -p thread_pool_destroy_delay=0.1 >"$here/said" 2>&1 &
 server=$!
 get() { curl -s -o "$here/got" -w '%{http_code}' --unix-socket "$here/s" "$@"; }
 count() { varnishstat -n "$here/work" -1 -f "MAIN.$1" | awk '{print $2}'; }
-until [ "$(get http://v/)" = 200 ] && [ "$(count threads)" = 10 ]; do sleep 0.1; done
+is_up() { kill -0 "$server" 2>"$here/kill" || { echo "varnishd has ended:" >&2 && cat "$here/said" >&2 && exit 1; }; }
+until [ "$(get http://v/)" = 200 ] && [ "$(count threads)" = 10 ]; do is_up && sleep 0.1; done
 burst() {
     pids=
     for _ in $(seq 35); do
@@ -43,8 +44,9 @@ worker=$(pgrep -P "$server" | head -1)
 echo "== $(varnishd -V 2>&1 | head -1), worker process $worker; threads: $(count threads)"
 burst
 echo "== after 35 slow requests at once: $(count threads), made $(count threads_created); queued $(count sess_queued)"
+echo "== every fault; before each, idle threads end, which takes a quarter of a minute"
 for fault in segv hang memory recursion kill lie; do
-    until [ "$(count threads)" -le 12 ]; do sleep 0.5; done
+    until [ "$(count threads)" -le 12 ]; do is_up && sleep 0.5; done
     echo "$fault 1" >"$here/faults"
     burst
     echo "$fault: threads after 35 slow requests: $(count threads)"
