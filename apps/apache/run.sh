@@ -12,7 +12,7 @@ chmod 755 "$here"
 server=
 stop() { [ -z "$server" ] || { kill "$server" && wait "$server"; } 2>"$here/stop" || true; }
 trap 'stop; rm -rf "$here"' EXIT
-trap 'exit 130' INT TERM HUP
+trap 'exit 130' INT TERM HUP PIPE
 cp "$target/orbit-apache/mod_orbit.so" "$target/orbit-apache/orbit_apr.so" "$here/"
 mkdir "$here/htdocs"
 echo page >"$here/htdocs/page"

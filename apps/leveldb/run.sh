@@ -10,7 +10,7 @@ make -s -C apps/leveldb/extension BUILD="$build" TARGET="$target" all load
 
 here=$(mktemp -d /tmp/orbit-leveldb-run.XXXXXX)
 trap 'rm -rf "$here"' EXIT
-trap 'exit 130' INT TERM HUP
+trap 'exit 130' INT TERM HUP PIPE
 field() { sed -n "s/^$1 //p" "$here/said"; }
 
 "$build/load-stock" "$here/stock" writes 1 100000 none 0 >"$here/said"
@@ -26,7 +26,7 @@ for fault in "none 0" "segv 1" "hang 1" "memory 1" "recursion 1" "wrong 1" "segv
         "$name" "$(field hash)" "$(field cpu_ms)" "$(field write_p999_us)" "$(field compactions)" "$(field failures)" \
         "$(field own)" "$(field minor)" "$(field minor_failures)" "$(field minor_own)"
     [ "$(field hash)" = "$stock" ] || { echo "the contents differ from stock" >&2 && exit 1; }
-    grep -h 'orbit: ' "$here/db/LOG" | sed 's/^[^ ]* [^ ]* /           LOG: /' | cut -c1-110 | sort | uniq | head -3
+    grep -h 'orbit: ' "$here/db/LOG" | sed 's/^[^ ]* [^ ]* /           LOG: /' | cut -c1-240 | sort | uniq | head -3
     "$build/load-stock" "$here/db" check >"$here/said"
     [ "$(field hash)" = "$stock" ] || { echo "stock reopens it otherwise" >&2 && exit 1; }
 done

@@ -12,7 +12,7 @@ here=$(mktemp -d /tmp/orbit-mariadb-run.XXXXXX)
 server=
 stop() { [ -z "$server" ] || { kill "$server" && wait "$server"; } 2>"$here/stop" || true; }
 trap 'stop; rm -rf "$here"' EXIT
-trap 'exit 130' INT TERM HUP
+trap 'exit 130' INT TERM HUP PIPE
 mkdir "$here/plugins"
 cp "$target/orbit-mariadb/orbit_deadlock.so" "$here/plugins/"
 as=

@@ -15,7 +15,7 @@ end() {
     rm -rf "$here" "/dev/shm/${here##*/}"
 }
 trap end EXIT
-trap 'exit 130' INT TERM HUP
+trap 'exit 130' INT TERM HUP PIPE
 mkdir "$here/www" "/dev/shm/${here##*/}"
 chmod 755 "$here"
 chmod 777 "$here/www" "/dev/shm/${here##*/}"

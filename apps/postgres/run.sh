@@ -17,7 +17,7 @@ if [ "$(id -u)" = 0 ]; then
 fi
 stop() { [ ! -f "$here/data/postmaster.pid" ] || $as "$bin/pg_ctl" -D "$here/data" -m immediate -w stop >"$here/stop" 2>&1 || true; }
 trap 'stop; rm -rf "$here"' EXIT
-trap 'exit 130' INT TERM HUP
+trap 'exit 130' INT TERM HUP PIPE
 cp "$target/orbit-postgres/orbit_deadlock.so" "$here/"
 sed "s#MODULE_PATHNAME#$here/orbit_deadlock.so#" apps/postgres/extension/orbit_deadlock--1.0.sql >"$here/declare.sql"
 cd "$here"

@@ -15,7 +15,7 @@ end() {
     rm -rf "$here"
 }
 trap end EXIT
-trap 'exit 130' INT TERM HUP
+trap 'exit 130' INT TERM HUP PIPE
 redis() { redis-cli -s "$here/$1" $2; }
 up() { until redis "$1" PING >"$here/ping" 2>&1; do is_up && sleep 0.1; done; }
 is_up() { kill -0 "${pids##* }" 2>"$here/ping" || { echo "redis-server has ended:" >&2 && cat "$here"/log* >&2 && exit 1; }; }

@@ -15,7 +15,7 @@ end() {
     rm -rf "$here"
 }
 trap end EXIT
-trap 'exit 130' INT TERM HUP
+trap 'exit 130' INT TERM HUP PIPE
 redis() { redis-cli -s "$here/s" "$@"; }
 field() { redis ORBIT.INFO | sed -n "s/^$1:\([^\r]*\).*/\1/p"; }
 slow() { redis DEBUG SLEEP 0.02 >"$here/said"; }

@@ -15,7 +15,7 @@ end() {
     rm -rf "$here"
 }
 trap end EXIT
-trap 'exit 130' INT TERM HUP
+trap 'exit 130' INT TERM HUP PIPE
 chmod 755 "$here"
 touch "$here/faults"
 chmod 666 "$here/faults"
@@ -51,5 +51,5 @@ for fault in segv hang memory recursion kill lie; do
     burst
     echo "$fault: threads after 35 slow requests: $(count threads)"
 done
-varnishlog -n "$here/work" -d -g raw -i Error | sed -n 's/.*\(orbit_herder: a run.*\)/\1/p' | cut -c1-110
+varnishlog -n "$here/work" -d -g raw -i Error | sed -n 's/.*\(orbit_herder: a run.*\)/\1/p' | cut -c1-240
 echo "== threads made: $(count threads_created), ended: $(count threads_destroyed); worker process $(pgrep -P "$server" | head -1)"
