@@ -142,7 +142,9 @@ pub(crate) fn readable(mangled: &[u8]) -> String {
     let short = short.split(|&c| c == b'@').next().filter(|s| !s.is_empty()).unwrap_or(short);
     let plain = String::from_utf8_lossy(short);
     let mut out = Capped(String::new());
-    if let Ok(d) = rustc_demangle::try_demangle(&plain) {
+    // The end of a C++ variable's name may look like a hash of Rust's: `ns::head`.
+    let may_be_rusts = !plain.starts_with("_Z") || plain.contains("17h");
+    if let Some(d) = rustc_demangle::try_demangle(&plain).ok().filter(|_| may_be_rusts) {
         if write!(out, "{d:#}").is_ok() {
             return out.0;
         }
@@ -165,6 +167,7 @@ mod tests {
     fn names_are_readable_and_short() {
         assert_eq!(readable(b"_ZN3foo3barEi"), "foo::bar(int)");
         assert_eq!(readable(b"_ZN4core3fmt5write17h0123456789abcdefE"), "core::fmt::write");
+        assert_eq!(readable(b"_ZN3foo4headE"), "foo::head");
         assert_eq!(readable(b"main"), "main");
         assert_eq!(readable(b"\xff\xfe"), "\u{fffd}\u{fffd}");
         // Each part doubles the one before.
