@@ -28,6 +28,7 @@ mod flow;
 mod instances;
 mod ir;
 mod keeps;
+mod keyboard;
 mod likely;
 mod names;
 mod objects;

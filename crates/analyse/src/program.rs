@@ -4,6 +4,7 @@
 //! makes continue as ever; the breakpoint is taken out of processes that it forks.
 
 use crate::copy::{Copy, End, Ground};
+use crate::keyboard::Keyboard;
 use crate::report::{self, Namer, Report};
 use crate::table::{MODE_COPY, Table, Word};
 use crate::tally::Tally;
@@ -44,7 +45,8 @@ pub struct Options {
 }
 
 /// Runs a program to its end and watches what its task accesses. Blocks as long; the program uses
-/// this process' standard streams.
+/// this process' standard streams. Meanwhile SIGINT does nothing in this process: Ctrl-C ends the
+/// program, and the report is of what it did until then.
 ///
 /// # Errors
 /// See [`Error`]; then the program is killed.
@@ -60,6 +62,7 @@ pub fn analyse(options: &Options) -> Result<Report, Error> {
     }
     let mut command = Command::new(options.program.first().map_or("".as_ref(), OsString::as_os_str));
     command.args(options.program.iter().skip(1)).env("LD_PRELOAD", preload).env("ORBIT_ANALYSE_TABLE", table.path());
+    let _keyboard = Keyboard::left_to_the_program();
     let child = command.spawn().map_err(|source| Error::Start { program: name.clone(), source })?;
     let pid = child.id() as i32;
     let mut program = Program { pid, ended: None, table: &table };

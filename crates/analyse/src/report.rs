@@ -220,7 +220,8 @@ pub(crate) fn make(
     globals.sort_by(|a, b| a.name.cmp(&b.name));
     let mut notes = Vec::new();
     if ends.is_empty() {
-        notes.push("the entry was never called".into());
+        let why = "the entry was never called by the process that was started";
+        notes.push(format!("{why}; what it forks, and programs that it executes, are not watched"));
     }
     for (i, end) in ends.iter().enumerate() {
         let why = match end {
@@ -367,7 +368,9 @@ impl fmt::Display for Report {
         if self.calls == 0 {
             // Nothing is known of a run: no sentence may read as if nothing were needed.
             writeln!(f, "{}: no call was watched", self.entry)?;
-            self.write_likely(f, "Likely to need areas, by the sources alone")?;
+            if !self.likely.is_empty() || self.unclear > 0 || self.notes.is_empty() {
+                self.write_likely(f, "Likely to need areas, by the sources alone")?;
+            }
             return self.write_notes(f);
         }
         writeln!(f, "{}: {} calls watched, {} instructions", self.entry, self.calls, self.steps)?;
