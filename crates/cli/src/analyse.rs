@@ -65,7 +65,8 @@ pub struct Args {
     /// Writes it to this file, in place of stderr.
     #[arg(short, long, value_name = "FILE")]
     output: Option<PathBuf>,
-    /// The program and its arguments. With sources alone, none: nothing is run.
+    /// The program itself, not a script that starts it, and its arguments. With sources alone,
+    /// none: nothing is run.
     #[arg(last = true, required_unless_present = "source", value_name = "PROGRAM")]
     program: Vec<OsString>,
 }
@@ -79,6 +80,15 @@ pub fn run(args: &Args) -> Done {
         }
     };
     let text = |error: orbit_analyse::Error| Failure::text(error.to_string());
+    // Before the run, which may take long and would be lost with an error of theirs.
+    let by_sources = if args.source.is_empty() {
+        None
+    } else {
+        let flags: Vec<String> = args.cflags.split_whitespace().map(str::to_owned).collect();
+        let sources: Vec<Source> =
+            args.source.iter().map(|file| Source { file: file.clone(), flags: flags.clone() }).collect();
+        Some(likely(&args.entry.name, &sources).map_err(text)?)
+    };
     let mut report = if args.program.is_empty() {
         Report { entry: args.entry.name.clone(), ..Report::default() }
     } else {
@@ -90,11 +100,8 @@ pub fn run(args: &Args) -> Done {
         };
         analyse(&options).map_err(text)?
     };
-    if !args.source.is_empty() {
-        let flags: Vec<String> = args.cflags.split_whitespace().map(str::to_owned).collect();
-        let sources: Vec<Source> =
-            args.source.iter().map(|file| Source { file: file.clone(), flags: flags.clone() }).collect();
-        report.add_likely(likely(&args.entry.name, &sources).map_err(text)?);
+    if let Some(found) = by_sources {
+        report.add_likely(found);
     }
     if args.patch {
         write!(to, "{}", sketch(&report, &top(&report), |file| std::fs::read_to_string(file).ok()))?;
