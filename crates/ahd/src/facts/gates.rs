@@ -65,7 +65,7 @@ impl Facts {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::facts::{Record, Sight, WaitFacts};
+    use crate::facts::{Record, Seen, Sight, WaitFacts};
 
     const LOCK: u64 = 0x1010;
 
@@ -102,6 +102,21 @@ mod tests {
         assert!(!facts.processes[&1].has_gates, "a handler may have interrupted it");
         rests(&mut facts, 3.0, 7, 3);
         assert!(facts.processes[&1].has_gates);
+    }
+
+    #[test]
+    fn a_thread_that_the_watcher_stopped_has_not_passed_its_lock() {
+        let mut facts = Facts::default();
+        rests(&mut facts, 0.5, 8, 1);
+        at_lock(&mut facts, 1.0, 1, 8);
+        facts.take(&Record::Stopped { t: 2.0, p: 1, i: 7 });
+        // On a loaded machine it is seen awake, when the kernel does not say where it is.
+        let awake = Sight { t: 2.1, p: 1, i: 7, v: 2, run: 20_000, st: 'R', nr: -1, ..Sight::default() };
+        assert_eq!(facts.take(&Record::Thread(awake)).map(|(seen, _)| seen), Some(Seen::Same));
+        facts.take(&Record::Tick { t: 2.1, us: 0 });
+        at_lock(&mut facts, 2.2, 3, 8);
+        assert!(!facts.processes[&1].has_gates);
+        assert!((facts.threads[&Id { pid: 1, tid: 7 }].since - 1.0).abs() < 0.01, "it waits since then");
     }
 
     #[test]

@@ -254,7 +254,9 @@ impl Facts {
             None
         };
         let same_call = (old.nr, old.a0, old.pc) == (sight.nr, sight.a0, sight.pc) && old.st == 'S' && sight.st == 'S';
-        let stirred = thread.stopped && sight.run - old.run.min(sight.run) < STIRS_NS && old.sp == sight.sp;
+        // Of one that is awake the kernel does not say where it is.
+        let same_place = old.sp == sight.sp || sight.st != 'S' && sight.sp == 0;
+        let stirred = thread.stopped && sight.run - old.run.min(sight.run) < STIRS_NS && same_place;
         if sight.exec == 0 && same_call && (old.v == sight.v || stirred) {
             thread.stopped = false;
             return (Seen::Same, Some(old));
