@@ -50,15 +50,18 @@ pub struct Member {
 impl std::fmt::Display for Ring {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         for (i, m) in self.members.iter().enumerate() {
+            let sep = if i == 0 { "" } else { "; " };
+            write!(f, "{sep}thread {} waits for ", m.tid)?;
             let what = match m.kind {
-                FutexKind::Mutex { .. } => "mutex",
+                FutexKind::Join(_) => {
+                    write!(f, "the end of thread {}", m.waits_for)?;
+                    continue;
+                }
                 FutexKind::RwLock { .. } => "rwlock",
-                FutexKind::Join(_) => "end of thread",
-                FutexKind::GivenUp => "mutex given up at",
+                FutexKind::Mutex { .. } | FutexKind::GivenUp => "mutex",
                 _ => "lock",
             };
-            let sep = if i == 0 { "" } else { "; " };
-            write!(f, "{sep}thread {} waits for {what} {:#x} of thread {}", m.tid, m.lock, m.waits_for)?;
+            write!(f, "{what} {:#x}, held by thread {}", m.lock, m.waits_for)?;
         }
         write!(f, " ({})", self.sure)
     }

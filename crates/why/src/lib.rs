@@ -61,9 +61,8 @@ pub fn if_it_seems_to_hang(pid: i32, interval: Duration, to: &mut impl std::io::
         Ok(sample) if sample.seems_to_hang() => {
             writeln!(
                 to,
-                "process {pid} ran before it was joined: what is usual for it is not known yet, and it may hang \
-                 already. \
-                 One sample of it, as `orbit why {pid}` shows it:"
+                "orbit watch: process {pid} ran before it was joined: what is usual for it is not known yet, and it \
+                 may hang already. One sample of it, as `orbit why {pid}` shows it:"
             )?;
             show::text(to, &sample)
         }

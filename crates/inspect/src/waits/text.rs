@@ -17,12 +17,12 @@ impl Display for Owner {
     }
 }
 
+/// Without a holder: that is named after the address.
 impl Display for FutexKind {
     fn fmt(&self, f: &mut Formatter<'_>) -> Result {
         match self {
-            FutexKind::Mutex { owner } => write!(f, "mutex, {owner}"),
-            FutexKind::RwLock { writer: Owner::Unknown } => f.write_str("rwlock, held by readers or holder unknown"),
-            FutexKind::RwLock { writer } => write!(f, "rwlock, {writer}"),
+            FutexKind::Mutex { .. } => f.write_str("mutex"),
+            FutexKind::RwLock { .. } => f.write_str("rwlock"),
             FutexKind::Condvar => f.write_str("condition variable"),
             FutexKind::Join(Owner::Thread { tid, .. } | Owner::Gone { tid }) => write!(f, "end of thread {tid}"),
             FutexKind::Join(Owner::Forked { .. } | Owner::Unknown) => f.write_str("end of a thread"),
@@ -31,6 +31,15 @@ impl Display for FutexKind {
             FutexKind::GivenUp => f.write_str("mutex that would close a ring or whose holder has ended"),
             FutexKind::Unknown => f.write_str("futex"),
         }
+    }
+}
+
+/// Who holds a lock, after a comma.
+fn holder(f: &mut Formatter<'_>, kind: &FutexKind) -> Result {
+    match kind {
+        FutexKind::RwLock { writer: Owner::Unknown } => f.write_str(", held by readers or holder unknown"),
+        FutexKind::Mutex { owner } | FutexKind::RwLock { writer: owner } => write!(f, ", {owner}"),
+        _ => Ok(()),
     }
 }
 
@@ -51,7 +60,11 @@ impl Display for Wait {
         let limit = |timed: bool| if timed { ", with a time limit" } else { "" };
         match self {
             Wait::Running => f.write_str("nothing: it runs, or could"),
-            Wait::Futex(w) => write!(f, "{} at {:#x}{} ({})", w.kind, w.lock, limit(w.call.timed), w.sure),
+            Wait::Futex(w) => {
+                write!(f, "{} at {:#x}{}", w.kind, w.lock, limit(w.call.timed))?;
+                holder(f, &w.kind)?;
+                write!(f, " ({})", w.sure)
+            }
             Wait::Pipe { fd, direction, peers, named, .. } => {
                 let what = if *direction == Direction::Read { "bytes from" } else { "room in" };
                 let name = if *named { "named " } else { "" };
