@@ -36,7 +36,7 @@ pub fn read(path: &Path) -> io::Result<Vec<Record>> {
     lines
         .map(|(i, line)| {
             serde_json::from_slice(line).map_err(|e| {
-                let what = format!("{}:{}: is no record of a recording: {e}", path.display(), i + 1);
+                let what = format!("line {} is not one that `orbit watch --record` writes: {e}", i + 1);
                 io::Error::new(io::ErrorKind::InvalidData, what)
             })
         })

@@ -31,7 +31,7 @@ fn name(path: &Path) -> String {
 type Found = (String, String, f64);
 
 fn judged(path: &Path) -> (bool, Vec<Found>) {
-    let records = replay::read(path).unwrap_or_else(|e| panic!("{e}"));
+    let records = replay::read(path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
     let mark = records.iter().rev().find_map(|r| if let Record::Mark { t } = r { Some(*t) } else { None });
     let mut first: BTreeMap<(String, String), f64> = BTreeMap::new();
     replay::replay(&records, &Limits::default(), &mut |scene, verdicts| {
