@@ -43,7 +43,7 @@ use std::time::{Duration, Instant};
 use writer::Writer;
 
 const EXAMPLES: &str = "\
-exec:CMD runs by /bin/sh with ORBIT_WATCH_PID, ORBIT_WATCH_TID (process and thread
+exec:CMD: /bin/sh runs CMD with ORBIT_WATCH_PID, ORBIT_WATCH_TID (process and thread
 that hang), ORBIT_WATCH_KIND (busy or blocked), ORBIT_WATCH_WHY (a sentence), and the
 report as a line of JSON on stdin.
 
@@ -143,7 +143,8 @@ pub struct Args {
     )]
     replay: Option<PathBuf>,
     /// With --replay: prints events, or figures, as JSON lines.
-    #[arg(long, requires = "replay")]
+    // A program conflicts with --replay, and so suspends that this requires it.
+    #[arg(long, requires = "replay", conflicts_with_all = ["pid", "program", "system"])]
     json: bool,
     /// Runs the detection in the guard itself: one process less, but a detector that fails takes
     /// the guard with it.

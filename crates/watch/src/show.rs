@@ -88,7 +88,7 @@ pub fn text(to: &mut impl Write, event: &Event) -> io::Result<()> {
             let kind = kind.word();
             writeln!(
                 to,
-                "{GOOD}orbit watch:{GOOD:#} thread {tid} of process {pid} got on, {:.1} s after the report of a \
+                "{GOOD}orbit watch:{GOOD:#} thread {tid} of process {pid} continued, {:.1} s after the report of a \
                  {kind} hang",
                 after.as_secs_f64()
             )
