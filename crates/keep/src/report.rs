@@ -270,7 +270,7 @@ fn sentence(event: &Event) -> Option<String> {
             if *retried { "another checkpoint is tried" } else { "it continues as it is" }
         ),
         Event::Replayed { ms, calls, diverged, mismatched, other_lines } => {
-            let mut text = format!("replayed {calls} calls; goes on {ms:.1} ms after the crash");
+            let mut text = format!("replayed {calls} calls; continues {ms:.1} ms after the crash");
             if *diverged > 0 {
                 text += "; it asked otherwise than before";
             }
