@@ -31,7 +31,8 @@ pub enum How {
     Lock {
         /// Address of the lock's word.
         at: u64,
-        /// Thread, as the lock names it.
+        /// Thread; of one that is not seen the id that the lock names, of the process' own
+        /// namespace.
         owner: i32,
         /// Whether a thread of that id lives.
         lives: bool,
@@ -177,9 +178,9 @@ fn of_futex(facts: &Facts, thread: &Thread, wait: &WaitFacts) -> Wakers {
         if !is_checked && facts.processes.get(&pid).is_some_and(|p| p.has_gates) {
             return Wakers::World;
         }
-        let lock = |lives, is_open: bool| How::Lock { at, owner, lives, is_open: is_open && !is_checked };
+        let lock = |owner, lives, is_open: bool| How::Lock { at, owner, lives, is_open: is_open && !is_checked };
         return match own {
-            Some(id) => only(vec![id], lock(true, id == thread.id)),
+            Some(id) => only(vec![id], lock(id.tid, true, id == thread.id)),
             // A lock of this process' memory alone: it came with the memory of the process that
             // forked it. The copy of the thread that forked is the process' first one: it may give
             // back what that held. The one that forked may have ended, or not be watched: threads
@@ -188,11 +189,11 @@ fn of_futex(facts: &Facts, thread: &Thread, wait: &WaitFacts) -> Wakers {
                 let copy = Id { pid, tid: pid };
                 only(if thread.id == copy { Vec::new() } else { vec![copy] }, How::ForkedLock { at, owner })
             }
-            None if is_private => only(Vec::new(), lock(false, true)),
+            None if is_private => only(Vec::new(), lock(owner, false, true)),
             None => match other() {
-                Some(id) => only(vec![id], lock(true, false)),
+                Some(id) => only(vec![id], lock(id.tid, true, false)),
                 None if wait.alive => Wakers::World,
-                None => only(Vec::new(), lock(false, true)),
+                None => only(Vec::new(), lock(owner, false, true)),
             },
         };
     }
@@ -281,5 +282,31 @@ fn whole(facts: &Facts, processes: Vec<i32>, how: How) -> Wakers {
         Wakers::Only { threads: Vec::new(), processes, how }
     } else {
         Wakers::World
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::{Record, Sight};
+
+    #[test]
+    fn the_owner_of_a_lock_in_another_namespace_is_named_as_its_thread_is() {
+        let mut facts = Facts::default();
+        let sight = |tid: i32, inner| {
+            let wait = Sight { nr: libc::SYS_futex, a0: 0x1010, a1: 128, a2: 2, ..Sight::default() };
+            Record::Thread(Sight { t: 1.0, p: 100, i: tid, ni: Some(inner), st: 'S', ..wait })
+        };
+        facts.take(&sight(100, 1));
+        facts.take(&sight(101, 2));
+        let words = [0u8; 16].into_iter().chain([2, 0, 2, 1, 0].map(|w: i32| w.to_le_bytes()).into_iter().flatten());
+        let (a, w) = ([0x1010, 128, 2, 0, 0, 0], Some(words.collect()));
+        let wait = WaitFacts { t: 1.0, p: 100, i: 100, nr: libc::SYS_futex, a, w, ..WaitFacts::default() };
+        facts.take(&Record::Wait(wait));
+        let waiter = &facts.threads[&Id { pid: 100, tid: 100 }];
+        let Wakers::Only { threads, how: How::Lock { owner, .. }, .. } = wakers(&facts, waiter) else {
+            panic!("a lock with an owner")
+        };
+        assert_eq!((threads, owner), (vec![Id { pid: 100, tid: 101 }], 101));
     }
 }
