@@ -143,6 +143,8 @@ pub(crate) struct Up {
     pub limited: AtomicU32,
     /// Bytes of updates the orbit has put into the ring, counted without end.
     pub pushed: AtomicU32,
+    /// Not 0 while the orbit sleeps, or is about to, on [`Down::pulled`].
+    pub push_waits: AtomicU32,
     pub endings: [Ending; SLOTS as usize],
     pub black_box: BlackBox,
     /// The ring of updates, in words: pieces are multiples of 8 bytes.

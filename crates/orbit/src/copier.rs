@@ -6,6 +6,7 @@
 //! program's, so it may be made while main has threads in any state. Of main's descriptors it has
 //! those of its replicas alone: a file that main closes is closed.
 
+use std::ops::Range;
 use std::os::fd::RawFd;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -81,10 +82,10 @@ pub(crate) unsafe fn start(parts: &[Part], slot: &Slot, up: &Up, turn: Option<u3
     let main = std::process::id() as i32;
     // A filter may deny it: then a copier that copies would pass for one that has ended.
     process::can_reap().map_err(|denied| Error::system("a copier's end is asked for with wait4", denied))?;
-    // A filter may deny it: then a copier that waits could not see main's end.
-    if turn.is_some() && process::parent() < 0 {
+    // A filter may deny it: then a copier could not see main's end, and would outlive it.
+    if process::parent() < 0 {
         let denied = std::io::Error::last_os_error();
-        return Err(Error::system("a copier that waits for its turn needs getppid", denied));
+        return Err(Error::system("a copier needs getppid", denied));
     }
     let mut keep: Vec<RawFd> = parts.iter().map(|part| part.replica).filter(|number| *number >= 0).collect();
     keep.sort_unstable();
@@ -121,6 +122,9 @@ pub(crate) unsafe fn start(parts: &[Part], slot: &Slot, up: &Up, turn: Option<u3
     }
 }
 
+/// Pages written between two checks whether main still lives: 1 MiB, a millisecond at most.
+const PAGES_BETWEEN_CHECKS: usize = 256;
+
 /// The copier's life.
 ///
 /// # Safety
@@ -132,50 +136,95 @@ unsafe fn copy(parts: &[Part], slot: &Slot, up: &Up, turn: Option<u32>, main: i3
             if begun == call.wrapping_add(1) {
                 break;
             }
-            // The parent changes when main ends.
-            if process::parent() != main || slot.copier.load(Ordering::Acquire) != COPIER_WAITED_FOR {
+            if slot.copier.load(Ordering::Acquire) != COPIER_WAITED_FOR {
                 process::end(1);
             }
+            end_without(main);
             let _ = futex::wait(&up.begun, begun, Some(Duration::from_millis(50)));
         }
     }
+    let ask = |file: (RawFd, File), data: bool, from: usize| match file_of(file.0) {
+        // The position, which this moves, is nobody's.
+        Ok((known, _)) if known == file.1 => {
+            stream::next_part(file.0, from as u64, data).map(|found| found.map(|at| at as usize))
+        }
+        _ => Err(std::io::ErrorKind::NotFound.into()),
+    };
+    let mut memory = Memory::new(ask);
     for part in parts {
         // SAFETY: the caller's word.
-        unsafe { copy_part(part) };
+        unsafe { copy_part(part, &mut memory, main) };
     }
     slot.copier.store(COPIER_DONE, Ordering::Release);
     futex::wake(&slot.copier, i32::MAX);
     process::end(0)
 }
 
+/// Ends this process if main has ended: what it copies is for nobody then. The parent changes.
+fn end_without(main: i32) {
+    if process::parent() != main {
+        process::end(1);
+    }
+}
+
+/// Where the file of a replica has memory, as far as it was asked for. To find the end of a file's
+/// memory the kernel walks every page of it, so one answer serves all runs of pages in it.
+struct Memory<A> {
+    ask: A,
+    file: Option<(RawFd, File)>,
+    /// Bytes that all have memory.
+    data: Range<usize>,
+    /// Bytes that have none.
+    hole: Range<usize>,
+}
+
+impl<A: FnMut((RawFd, File), bool, usize) -> std::io::Result<Option<usize>>> Memory<A> {
+    /// `ask` answers where the next byte with memory is, or the next without, from a place on.
+    fn new(ask: A) -> Memory<A> {
+        Memory { ask, file: None, data: 0..0, hole: 0..0 }
+    }
+
+    /// Whether the byte `at` of this file has memory, and up to where that is so. Where it cannot
+    /// be known, all of it has.
+    fn at(&mut self, file: (RawFd, File), at: usize) -> (bool, usize) {
+        if self.file != Some(file) {
+            (self.file, self.data, self.hole) = (Some(file), 0..0, 0..0);
+        }
+        if !self.data.contains(&at) && !self.hole.contains(&at) {
+            match (self.ask)(file, true, at) {
+                Ok(Some(begins)) if begins <= at => {
+                    let ends = (self.ask)(file, false, at).ok().flatten().unwrap_or(usize::MAX);
+                    self.data = at..ends.max(at + PAGE);
+                }
+                Ok(begins) => self.hole = at..begins.unwrap_or(usize::MAX),
+                Err(_) => self.data = at..usize::MAX,
+            }
+        }
+        if self.data.contains(&at) { (true, self.data.end) } else { (false, self.hole.end) }
+    }
+}
+
 /// Copies a part. Where the replica has no page yet, pages of zeros are left out: memory that
-/// nobody touched costs none there.
+/// nobody touched costs none there. Ends if main does.
 ///
 /// # Safety
 /// As for [`start`].
-unsafe fn copy_part(part: &Part) {
+unsafe fn copy_part<A>(part: &Part, memory: &mut Memory<A>, main: i32)
+where
+    A: FnMut((RawFd, File), bool, usize) -> std::io::Result<Option<usize>>,
+{
     let (bytes, start) = (part.pages.bytes(PAGE_BYTES).get(), part.at.get());
-    let known = file_of(part.replica).is_ok_and(|(file, _)| file == part.file);
-    // Where the next page with memory is, or the next without, from `from` on.
-    let next = |data: bool, from: usize| {
-        // The position, which this moves, is nobody's.
-        match stream::next_part(part.replica, (start + from) as u64, data) {
-            Ok(Some(found)) => (found as usize).saturating_sub(start).clamp(from, bytes),
-            Ok(None) => bytes,
-            // Where it cannot be known, all of it has.
-            Err(_) => {
-                if data {
-                    from
-                } else {
-                    bytes
-                }
-            }
-        }
-    };
     let mut at = 0;
     while at < bytes {
-        let data = if known { next(true, at) } else { at };
-        while at < data {
+        end_without(main);
+        let (has_memory, until) = memory.at((part.replica, part.file), start + at);
+        let end = (until - start).min(bytes).min(at + PAGES_BETWEEN_CHECKS * PAGE);
+        if has_memory {
+            // SAFETY: the caller's word.
+            unsafe { std::ptr::copy_nonoverlapping(part.from.add(at), part.to.add(at), end - at) };
+            at = end;
+        }
+        while at < end {
             // SAFETY: the caller's word: both are whole pages.
             unsafe {
                 let page = std::slice::from_raw_parts(part.from.add(at).cast::<u64>(), PAGE / size_of::<u64>());
@@ -185,9 +234,64 @@ unsafe fn copy_part(part: &Part) {
             }
             at += PAGE;
         }
-        let hole = if known && at < bytes { next(false, at).max(at + PAGE).min(bytes) } else { bytes };
-        // SAFETY: as above.
-        unsafe { std::ptr::copy_nonoverlapping(part.from.add(at), part.to.add(at), hole - at) };
-        at = hole;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use orbit_linux::memfd;
+    use std::os::fd::{AsFd, AsRawFd};
+
+    /// A file with memory where the bits are set, by page.
+    fn file(pages: &[bool]) -> std::os::fd::OwnedFd {
+        let fd = memfd::create("holes", pages.len() * PAGE, false).expect("a file");
+        for (page, _) in pages.iter().enumerate().filter(|(_, has)| **has) {
+            stream::write_all_at(fd.as_fd(), &[1], (page * PAGE) as u64).expect("a byte");
+        }
+        fd
+    }
+
+    /// How often the kernel was asked to say, of each of these pages, whether it has memory; all
+    /// answers are checked.
+    fn asked_for(has: &[bool], pages: impl Iterator<Item = usize>) -> usize {
+        let fd = file(has);
+        let known = file_of(fd.as_raw_fd()).expect("a file").0;
+        let mut asked = 0;
+        let mut memory = Memory::new(|file: (RawFd, File), data, from: usize| {
+            asked += 1;
+            stream::next_part(file.0, from as u64, data).map(|found| found.map(|at| at as usize))
+        });
+        for page in pages {
+            let (found, until) = memory.at((fd.as_raw_fd(), known), page * PAGE);
+            let end = (until / PAGE).min(has.len());
+            assert!(end > page && has[page..end].iter().all(|has| *has == found), "page {page} to {end}");
+        }
+        asked
+    }
+
+    #[test]
+    fn thousands_of_runs_ask_no_oftener_than_there_are_holes() {
+        assert_eq!(asked_for(&[true; 2000], (0..2000).step_by(2)), 2, "an answer serves every run in it");
+        assert_eq!(asked_for(&[false; 2000], (0..2000).step_by(2)), 1);
+        let mut random = 0x9e37_79b9_7f4a_7c15u64;
+        for _ in 0..50 {
+            let has: Vec<bool> = (0..64)
+                .map(|_| {
+                    random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+                    random >> 61 != 0
+                })
+                .collect();
+            let changes = 1 + has.windows(2).filter(|two| two[0] != two[1]).count();
+            let asked = asked_for(&has, (0..64).filter(|page| page % 3 != 1));
+            assert!(asked <= 2 * changes, "{asked} questions about {changes} pieces");
+        }
+    }
+
+    #[test]
+    fn a_file_that_cannot_be_asked_has_memory_everywhere() {
+        let known = file_of(file(&[false]).as_raw_fd()).expect("a file").0;
+        let mut memory = Memory::new(|_, _, _| Err(std::io::ErrorKind::NotFound.into()));
+        assert_eq!(memory.at((-1, known), 7 * PAGE), (true, usize::MAX));
     }
 }

@@ -422,6 +422,11 @@ impl Task {
     /// fault since the last time there is nothing to drop, and nothing to scan, however large the
     /// replicas.
     fn drop_own_writes(&mut self) {
+        if self.replicas.is_empty() {
+            // Those that come later are compared with nothing known.
+            self.faults = None;
+            return;
+        }
         // Before the scan: a thread of the task may write meanwhile.
         let now = process::page_faults().ok();
         if now.is_none() || now != self.faults {
@@ -488,7 +493,11 @@ impl Shared {
                     break;
                 }
                 self.notify_main();
-                let _ = futex::wait(&self.down.pulled, pulled, Some(Duration::from_millis(20)));
+                self.up.push_waits.store(1, Ordering::SeqCst);
+                if self.down.pulled.load(Ordering::SeqCst) == pulled {
+                    let _ = futex::wait(&self.down.pulled, pulled, Some(Duration::from_millis(20)));
+                }
+                self.up.push_waits.store(0, Ordering::Relaxed);
             }
             let more = u64::from(!after.is_empty());
             let at = pushed as usize / 8;

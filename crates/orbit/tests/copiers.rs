@@ -4,6 +4,7 @@
 mod common;
 
 use std::ffi::{c_long, c_void};
+use std::io::{BufRead, BufReader};
 use std::os::unix::fs::MetadataExt;
 use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -199,4 +200,68 @@ fn what_follows_a_held_snapshot_is_as_small_as_its_delta() {
         }
     }
     assert!(held >= 16, "{held} snapshots were held by copiers");
+}
+
+/// The process id of each step, for [`a_copier_does_not_outlive_a_main_that_is_killed`]: a copier
+/// that waits for its turn, and its orbit; then "turn" once the orbit has come to its call.
+fn main_that_is_killed(gate: std::ffi::OsString) -> ! {
+    let orbit = Orbit::new("outlived", first_word).expect("orbit");
+    let (area, base) = area(256);
+    (0..256).for_each(|page| {
+        // SAFETY: an object of the area.
+        unsafe { base.add(page * PAGE / 8).write_volatile(7) }
+    });
+    let mut path = gate.into_encoded_bytes();
+    path.push(0);
+    let before = orbit.call_async_with(&[], &path, &CallOptions::default().function(common::begun_then_held));
+    let before = before.expect("a call");
+    before.pull().expect("begun");
+    let others = children();
+    let _held = orbit.call_async(&[&area], &(base as usize).to_ne_bytes()).expect("a call");
+    let copier = children().into_iter().find(|pid| !others.contains(pid)).expect("a copier");
+    println!("\npids {copier} {}", orbit.stats().pid);
+    before.wait().expect("the gate is open");
+    println!("\nturn");
+    loop {
+        std::thread::sleep(PATIENCE);
+    }
+}
+
+#[test]
+fn a_copier_does_not_outlive_a_main_that_is_killed() {
+    if let Some(gate) = std::env::var_os("ORBIT_TEST_GATE") {
+        main_that_is_killed(gate);
+    }
+    let gate = common::Gate::closed("outlived");
+    let mut path = gate.args();
+    path.pop();
+    let mut main = std::process::Command::new(std::env::current_exe().expect("own path"))
+        .args(["--exact", "a_copier_does_not_outlive_a_main_that_is_killed", "--nocapture"])
+        .env("ORBIT_TEST_GATE", String::from_utf8(path).expect("a path"))
+        .stdout(std::process::Stdio::piped())
+        .spawn()
+        .expect("start");
+    let mut lines = BufReader::new(main.stdout.take().expect("piped")).lines().map_while(Result::ok);
+    let pids = lines.find(|line| line.starts_with("pids ")).expect("the copier and the orbit");
+    let pids: Vec<i32> = pids.split(' ').skip(1).map(|pid| pid.parse().expect("a number")).collect();
+    let (copier, orbit) = (pids[0], pids[1]);
+    common::hold_up(copier);
+    let files = std::fs::read_dir(format!("/proc/{copier}/fd")).expect("its descriptors").flatten();
+    let is_replica = |path: &std::path::PathBuf| {
+        std::fs::read_link(path).is_ok_and(|name| name.to_string_lossy().contains("memfd:orbit-replica"))
+    };
+    let path = files.map(|file| file.path()).find(is_replica).expect("the replica");
+    let replica = std::fs::File::open(path).expect("the replica");
+    // The orbit comes to the call, and sleeps until the copier has written.
+    gate.open();
+    lines.find(|line| line == "turn").expect("the call before has ended");
+    let sleeps = || std::fs::read_to_string(format!("/proc/{orbit}/stat")).is_ok_and(|stat| stat.contains(") S "));
+    assert!(common::eventually(sleeps));
+    main.kill().expect("kill");
+    main.wait().expect("its end");
+    // SAFETY: the stopped process, whose number nobody else has before it has run and ended.
+    unsafe { libc::kill(copier, libc::SIGCONT) };
+    let state = || std::fs::read_to_string(format!("/proc/{copier}/stat")).unwrap_or_default();
+    assert!(common::eventually(|| state().is_empty() || state().contains(") Z ")), "it ends");
+    assert_eq!(replica.metadata().expect("a file").blocks(), 0, "and has copied for nobody");
 }
