@@ -31,4 +31,7 @@ printf '#include "orbit.h"\nint main(void) { return orbit_is_orbit(); }\n' >"$wo
 "${CC:-cc}" -std=c11 -pedantic -Wall -Wextra -Werror -I"$include" -c "$work/alone.c" -o "$work/alone.o" || bad=1
 printf '#include "orbit.hpp"\nint main() { return orbit_is_orbit(); }\n' >"$work/alone.cpp"
 "${CXX:-c++}" -std=c++17 -pedantic -Wall -Wextra -Werror -I"$include" -c "$work/alone.cpp" -o "$work/alone.o" || bad=1
+printf '#include "orbit_paper.h"\nint main(void) { return orbit_is_orbit(); }\n' >"$work/alone.c"
+"${CC:-cc}" -std=gnu11 -Wall -Wextra -Werror -I"$include" -c "$work/alone.c" -o "$work/alone.o" || bad=1
+"${CXX:-c++}" -x c++ -std=c++11 -Wall -Wextra -Werror -I"$include" -c "$work/alone.c" -o "$work/alone.o" || bad=1
 exit $bad

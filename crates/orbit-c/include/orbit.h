@@ -6,9 +6,17 @@
  * your program when main calls it. area: memory of main whose objects an orbit is shown, at the
  * same addresses. call: one invocation.
  * snapshot: the state of the named areas at the moment of a call; that is what the task sees.
- * update: what a task hands
- * back: data, modifications, operations; main checks it and applies it, or does not. The meaning
- * is that of "orbit" (OSDI '22); section numbers below are that paper's.
+ * update: what a task hands back: data, modifications, operations; main checks it and applies it,
+ * or does not.
+ *
+ * The words are those of "orbit" (OSDI '22); section numbers below are that paper's. orbit_paper.h
+ * has its interface as printed: Table 1, and the listings of its figures. Here it differs, so that
+ * no failure passes for a value and no task decides what main does:
+ * - orbit_call returns 0 or -errno; the task's value, or how it failed, is in the outcome.
+ * - Entries take the store first, then the arguments (ORBIT_ARGS_FIRST turns them round).
+ * - Bytes have a size; updates are handles, to be freed; pull_orbit says whether there is one.
+ * - Main registers each function that tasks may ask for (orbit_register_operation).
+ * - A snapshot is copied: it takes memory and time for what was written since the last one.
  *
  *     static long check(void *store, void *args) {          // runs in the orbit
  *         struct account *a = *(struct account **)args;
@@ -234,6 +242,9 @@ enum orbit_when_full {
 /* Flags of struct orbit_options. */
 /* the task may push data, but no modifications and no operations (section 4.5: not privileged) */
 #define ORBIT_DATA_ONLY 1u
+/* its functions, entries of calls too, take the arguments first and the store second (section 4.1;
+ * see orbit_paper.h) */
+#define ORBIT_ARGS_FIRST 2u
 
 /* How an orbit is made; begin with ORBIT_OPTIONS_INIT and set name and entry. */
 struct orbit_options {
@@ -248,7 +259,7 @@ struct orbit_options {
     int restart;                       /* enum orbit_restart */
     int pending;                       /* enum orbit_pending */
     int when_full;                     /* enum orbit_when_full */
-    uint32_t flags;                    /* ORBIT_DATA_ONLY or 0 */
+    uint32_t flags;                    /* ORBIT_DATA_ONLY, ORBIT_ARGS_FIRST, or 0 */
     uint64_t first_pause_us;           /* pause after the fourth failure in a row; 0: 1000 */
     uint64_t longest_pause_us;         /* 0: one second */
     uint32_t give_up;                  /* failures in a row after which it stays down; 0: never */
@@ -564,7 +575,11 @@ int orbit_push(struct orbit_update *update);
  * free it with orbit_update_free. 0: the call has ended and no update is left; *update is NULL,
  * orbit_future_wait says how it ended. */
 int pull_orbit(struct orbit_future *future, struct orbit_update **update);
-/* The same without waiting: EINPROGRESS while there is none and the call has not ended. */
+/* The same, and the update stays the future's: it is void after the next such pull, and after
+ * orbit_future_free. */
+int orbit_future_pull(struct orbit_future *future, struct orbit_update **update);
+/* The same as pull_orbit without waiting: EINPROGRESS while there is none and the call has not
+ * ended. */
 int orbit_try_pull(struct orbit_future *future, struct orbit_update **update);
 /* In main: takes the next update that an orbit_call (or orbit_call_with) of this orbit brought, the
  * oldest first. Never

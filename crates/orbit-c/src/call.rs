@@ -75,7 +75,7 @@ fn wait((orbit, areas, args): (Orbit, Vec<Area>, &[u8]), options: &CallOptions) 
 
 fn begin((orbit, areas, args): (Orbit, Vec<Area>, &[u8]), options: &CallOptions) -> Answer<*mut COrbitFuture> {
     let future = orbit.call_async_with(&areas.iter().collect::<Vec<_>>(), args, options)?;
-    handle::add(future::Object { future, orbit })
+    handle::add(future::Object::new(future, orbit))
 }
 
 /// See `include/orbit.h`.
@@ -150,7 +150,7 @@ unsafe fn begin_usual(
     let area = unsafe { *areas };
     let area = tables.areas.read().ok()?.object(area.addr())?.clone();
     let future = orbit.call_usual(&[&area], args)?;
-    Some(handle::put(tables, future::Object { future, orbit }))
+    Some(handle::put(tables, future::Object::new(future, orbit)))
 }
 
 /// See `include/orbit.h`.

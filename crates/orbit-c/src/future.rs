@@ -26,6 +26,22 @@ pub(crate) struct Object {
     pub future: Future,
     /// The orbit of the call: its updates are applied in its name.
     pub orbit: Orbit,
+    /// The handle of the update that `orbit_future_pull` gave last, 0 for none. What counts is that
+    /// of the object in the table.
+    kept: usize,
+}
+
+impl Object {
+    pub fn new(future: Future, orbit: Orbit) -> Object {
+        Object { future, orbit, kept: 0 }
+    }
+}
+
+/// Frees an update that was kept, unless the program has done so itself.
+fn free_kept(kept: usize) {
+    if kept != 0 {
+        let _ = handle::remove::<update::Object>(std::ptr::without_provenance(kept));
+    }
 }
 
 impl handle::Object for Object {
@@ -115,7 +131,7 @@ pub unsafe extern "C" fn orbit_future_cancel(future: *mut COrbitFuture) -> c_int
 pub unsafe extern "C" fn orbit_future_free(future: *mut COrbitFuture) -> c_int {
     code(|| {
         if !future.is_null() {
-            handle::remove::<Object>(future)?;
+            free_kept(handle::remove::<Object>(future)?.kept);
         }
         Ok(0)
     })
@@ -139,9 +155,25 @@ fn pull(to: *mut *mut COrbitUpdate, take: impl FnOnce() -> Answer<(Option<Update
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn pull_orbit(future: *mut COrbitFuture, to: *mut *mut COrbitUpdate) -> c_int {
     pull(to, || {
-        let Object { future, orbit } = handle::get(future)?;
+        let Object { future, orbit, .. } = handle::get(future)?;
         Ok((future.pull()?, orbit))
     })
+}
+
+/// See `include/orbit.h`.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn orbit_future_pull(future: *mut COrbitFuture, to: *mut *mut COrbitUpdate) -> c_int {
+    // SAFETY: the header's contract.
+    let pulled = unsafe { pull_orbit(future, to) };
+    if pulled == 1 {
+        // SAFETY: `pull_orbit` has written a handle there.
+        let new = unsafe { *to }.addr();
+        // A future that was freed meanwhile keeps nothing: the update is the program's.
+        if let Ok(old) = handle::change::<Object, _>(future, |object| std::mem::replace(&mut object.kept, new)) {
+            free_kept(old);
+        }
+    }
+    pulled
 }
 
 /// See `include/orbit.h`.
@@ -157,7 +189,7 @@ pub unsafe extern "C" fn orbit_pull(orbit: *mut COrbit, to: *mut *mut COrbitUpda
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn orbit_try_pull(future: *mut COrbitFuture, to: *mut *mut COrbitUpdate) -> c_int {
     pull(to, || {
-        let Object { future, orbit } = handle::get(future)?;
+        let Object { future, orbit, .. } = handle::get(future)?;
         match future.try_pull() {
             Some(update) => Ok((Some(update), orbit)),
             None if future.poll().is_some() => Ok((future.try_pull(), orbit)),

@@ -164,6 +164,20 @@ pub(crate) fn with<T: Object, R>(handle: *const T::Opaque, body: impl FnOnce(&T)
     }
 }
 
+/// Changes the object of a handle, where it lies.
+pub(crate) fn change<T: Object, R>(handle: *const T::Opaque, body: impl FnOnce(&mut T) -> R) -> Answer<R> {
+    let tables = tables();
+    let mut table = T::table(tables).write().unwrap_or_else(PoisonError::into_inner);
+    if table.object(handle.addr()).is_some() {
+        let place = handle.addr() & ((1 << PLACE_BITS) - 1);
+        if let Some(object) = &mut table.places[place].object {
+            return Ok(body(object));
+        }
+    }
+    drop(table);
+    Err(unknown::<T>(tables, handle.addr()))
+}
+
 /// A reference to the object of a handle.
 pub(crate) fn get<T: Object>(handle: *const T::Opaque) -> Answer<T> {
     with(handle, T::clone)

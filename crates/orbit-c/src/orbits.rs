@@ -86,6 +86,8 @@ unsafe impl Sized0 for COptions {
 
 /// `ORBIT_DATA_ONLY`.
 const DATA_ONLY: u32 = 1;
+/// `ORBIT_ARGS_FIRST`.
+const ARGS_FIRST: u32 = 2;
 
 /// `struct orbit_counters`.
 #[repr(C)]
@@ -188,7 +190,7 @@ pub unsafe extern "C" fn orbit_create_with(options: *const COptions) -> *mut COr
                 given::array(given.pass_fds, given.pass_fd_count as usize, MOST_PASSED, "descriptors to pass on")?;
             (given, given::text(given.name, "the orbit's name")?, limits(given.limits)?, alters, passed)
         };
-        if given.flags & !DATA_ONLY != 0 {
+        if given.flags & !(DATA_ONLY | ARGS_FIRST) != 0 {
             return Err(Failure::invalid(format!("flags {:#x} of struct orbit_options: not known", given.flags)));
         }
         let on_failure = match Restart::default() {
@@ -205,7 +207,8 @@ pub unsafe extern "C" fn orbit_create_with(options: *const COptions) -> *mut COr
             .restart(restart)
             .pending(choice(given.pending, &[Pending::Fail, Pending::Keep], "pending")?)
             .when_full(choice(given.when_full, &[WhenFull::Block, WhenFull::Fail, WhenFull::DropOldest], "when_full")?)
-            .may_alter(given.flags & DATA_ONLY == 0);
+            .may_alter(given.flags & DATA_ONLY == 0)
+            .args_first(given.flags & ARGS_FIRST != 0);
         if let Some(entry) = given.entry {
             builder = builder.entry(entry);
         }

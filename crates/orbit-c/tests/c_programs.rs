@@ -76,6 +76,11 @@ programs! {
     snapshots_without_copiers: ["tests/c/without_copiers.c"], [&[], &["die"]];
     the_first_thread_ends: ["tests/c/first_thread_ends.c"], [&[], &["fresh"]];
     many_threads: ["tests/c/threads.c"], [&[]];
+    table_1_of_the_paper: ["tests/c/paper_table1.c"], [&[]];
+    figure_4_of_the_paper: ["tests/c/paper_figure4.cpp"], [&[]];
+    figure_7_of_the_paper: ["tests/c/paper_figure7.c"], [&[]];
+    figure_9_of_the_paper: ["tests/c/paper_figure9.cpp"], [&[]];
+    figure_11_of_the_paper: ["tests/c/paper_figure11.c"], [&[]];
     nothing_to_wait_for_after_exec: ["tests/c/exec.c"], [&[], &["adopting"], &["large"]];
 }
 

@@ -52,6 +52,7 @@ fn a_program_builds_against_what_make_install_made() {
     for name in [
         "include/orbit.h",
         "include/orbit.hpp",
+        "include/orbit_paper.h",
         "include/rmk.h",
         "lib/liborbit.a",
         "lib/librmk_section.a",

@@ -93,7 +93,8 @@ impl Reader {
             bytes.extend_from_slice(&up.push[at & (PUSH_BYTES / 8 - 1)].load(Ordering::Relaxed).to_le_bytes());
         }
         self.pulled = pushed;
-        // SeqCst: the orbit stores `push_waits` and then reads this; here it is the other way round.
+        // SeqCst: the orbit stores `push_waits` and then reads this; here it is the other way
+        // round.
         down.pulled.store(pushed, Ordering::SeqCst);
         if up.push_waits.load(Ordering::SeqCst) != 0 {
             futex::wake(&down.pulled, i32::MAX);

@@ -11,13 +11,13 @@ use std::ffi::{c_long, c_void};
 
 use crate::side::{Entry, Init};
 
-/// Calls the entry function.
+/// Calls the entry function with its two arguments.
 ///
 /// # Safety
 /// As calling it by itself.
-pub(crate) unsafe fn call(entry: Entry, store: *mut c_void, args: *mut c_void) -> c_long {
+pub(crate) unsafe fn call(entry: Entry, first: *mut c_void, second: *mut c_void) -> c_long {
     // SAFETY: by contract; the border passes two arguments on.
-    unsafe { cross(store as usize, args as usize, entry as *const () as usize) as c_long }
+    unsafe { cross(first as usize, second as usize, entry as *const () as usize) as c_long }
 }
 
 /// Calls the init function.

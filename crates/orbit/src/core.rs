@@ -88,6 +88,8 @@ pub(crate) struct Options {
     pub name: String,
     pub entry: Option<Entry>,
     pub init: Option<Init>,
+    /// Its functions take the arguments first and the store second.
+    pub args_first: bool,
     pub limits: Limits,
     pub restart: Restart,
     pub pending: Pending,

@@ -152,7 +152,7 @@ impl Inner {
             start_at,
             passed: self.options.passed.len() as u32,
             attachments: core.replicas.len() as u32,
-            reserved: 0,
+            args_first: u32::from(self.options.args_first),
             limits: core.limits.wire(),
             name,
         };

@@ -59,6 +59,13 @@ impl OrbitBuilder {
         self
     }
 
+    /// Whether the orbit's functions, entries of calls too, take their arguments first and the
+    /// store second: the order of the paper (section 4.1). Default: the store first.
+    pub fn args_first(mut self, first: bool) -> Self {
+        self.options.args_first = first;
+        self
+    }
+
     /// What the orbit may use of memory and CPU.
     pub fn limits(mut self, limits: Limits) -> Self {
         self.options.limits = limits;
@@ -192,6 +199,7 @@ impl Orbit {
                 name: name.to_owned(),
                 entry: None,
                 init: None,
+                args_first: false,
                 limits: Limits::default(),
                 restart: Restart::default(),
                 pending: Pending::default(),

@@ -61,6 +61,8 @@ struct Task {
     limits: LimitsWire,
     entry: usize,
     store: *mut c_void,
+    /// Functions take the arguments first and the store second.
+    args_first: bool,
     /// Calls done: the number of the next one.
     done: u32,
     /// Usual time from the end of one call to the next call's arrival, microseconds.
@@ -121,6 +123,7 @@ pub(crate) fn live(mut socket: Own) -> ! {
         limits: identity.limits,
         entry: identity.entry,
         store: std::ptr::null_mut(),
+        args_first: identity.args_first != 0,
         done: identity.start_at,
         usual_gap_us: 10_000,
         faults: None,
@@ -296,10 +299,11 @@ impl Task {
             0 => self.entry,
             once => once,
         };
+        let (first, second) = if self.args_first { (args.cast(), self.store) } else { (self.store, args.cast()) };
         let process = generation();
         // SAFETY: main checked that the function's code is in this process; what the function does
         // is its own affair.
-        let value = unsafe { border::call(std::mem::transmute::<usize, Entry>(function), self.store, args.cast()) };
+        let value = unsafe { border::call(std::mem::transmute::<usize, Entry>(function), first, second) };
         if generation() != process {
             // A child that the task forked came back out of it: it is no orbit, and would serve the
             // orbit's calls a second time.

@@ -29,8 +29,8 @@ pub(crate) struct Identity {
     pub passed: u32,
     /// [`Attach`] records that follow these.
     pub attachments: u32,
-    /// Keeps the size even.
-    pub reserved: u32,
+    /// Not 0: functions take the arguments first and the store second.
+    pub args_first: u32,
     pub limits: LimitsWire,
     pub name: [u8; 16],
 }
