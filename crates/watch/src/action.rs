@@ -243,6 +243,11 @@ impl Commands {
         self.waiting.push_back(Report { pid: hang.pid, tid: hang.tid, kind: hang.kind.word(), why, json });
     }
 
+    /// Whether this process is a command that was started and not reaped.
+    pub fn includes(&self, pid: i32) -> bool {
+        self.running.iter().any(|running| running.child.id() as i32 == pid)
+    }
+
     /// Readable once one has ended.
     pub fn descriptors(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.running.iter().filter_map(|running| Some(running.process.as_ref()?.as_fd()))

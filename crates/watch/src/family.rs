@@ -179,13 +179,20 @@ pub fn copies(pid: i32) -> Vec<i32> {
     all().into_iter().filter(same).map(|(of, _)| of).collect()
 }
 
-/// Reaps orphans that ended. Does not wait. Leaves the program to the caller that needs its status.
+/// Whether orphans become the guard's children: it adopts them, was started as a subreaper, or is
+/// the first process of its namespace, as in a container without an init.
+pub fn gets_orphans() -> bool {
+    std::process::id() == 1 || process::adopts_orphans()
+}
+
+/// Reaps orphans that ended. Does not wait. Leaves children whose status is `wanted` to those that
+/// want it: before one of them is reaped nothing that ended after it is.
 ///
 /// To be called in the guard's first thread. Orphans are that thread's children, as the program is;
 /// processes that other threads make and wait for are not scanned at, nor the template, which ends
 /// without a signal.
-pub fn reap(program: i32) {
-    while let Some(pid) = process::ended_child().filter(|pid| *pid != program) {
+pub fn reap(wanted: impl Fn(i32) -> bool) {
+    while let Some(pid) = process::ended_child().filter(|pid| !wanted(*pid)) {
         process::reap(pid);
     }
 }

@@ -194,8 +194,10 @@ pub fn run(args: &Args) -> Done {
 struct Guard {
     detector: Detector,
     on_hang: OnHang,
-    /// Whether orphans of the program become the guard's children.
+    /// Whether orphans of the program become the guard's children, so that a restart finds them.
     adopts: bool,
+    /// Whether orphans become the guard's children for any reason, and nobody else reaps them.
+    reaps: bool,
     others: family::Others,
     writer: Writer,
     signals: Signals,
@@ -323,6 +325,7 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
         detector,
         on_hang,
         adopts,
+        reaps: family::gets_orphans(),
         others,
         writer,
         signals,
@@ -404,13 +407,13 @@ impl Guard {
             {
                 return Ok(code);
             }
-            if self.adopts {
-                family::reap(self.pid);
-            }
             if let Action::Exec(command) = &self.on_hang.action {
                 for (did, pid) in self.commands.go_on(command, &self.signals, self.limit) {
                     self.writer.did(did, pid);
                 }
+            }
+            if self.reaps {
+                family::reap(|pid| pid == self.pid || self.commands.includes(pid));
             }
         }
     }
