@@ -12,6 +12,7 @@ use super::row::Measured;
 use super::stats::{Samples, median};
 use super::{Bench, Common, Progress};
 use orbit_console::out::{self, Align, Failure, PLAIN, Table};
+use orbit_linux::child::Exit;
 use orbit_linux::signals;
 use serde::Serialize;
 use std::fs;
@@ -219,7 +220,7 @@ impl Server {
                 poison.write_all(b"*2\r\n$5\r\nDEBUG\r\n$8\r\nSEGFAULT\r\n")?;
                 let mut child = self.child.lock().map_err(|_| failed("a panic"))?;
                 if !self.is_kept {
-                    child.wait()?;
+                    child.wait_for_exit()?;
                     let _ = fs::remove_file(self.folder.join("pid"));
                     *child = spawn(self.program, &self.folder, false)?;
                 }
@@ -250,11 +251,11 @@ impl Drop for Server {
             let _ = signals::send(main, libc::SIGTERM);
         }
         let end = Instant::now() + PATIENCE;
-        while child.try_wait().ok().flatten().is_none() && Instant::now() < end {
+        while child.exited().ok().flatten().is_none() && Instant::now() < end {
             thread::sleep(Duration::from_millis(10));
         }
         let _ = child.kill();
-        let _ = child.wait();
+        let _ = child.wait_for_exit();
         let _ = fs::remove_dir_all(&self.folder);
     }
 }

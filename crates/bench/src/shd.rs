@@ -10,6 +10,7 @@ use super::row::Measured;
 use super::stats::{Samples, Summary};
 use super::{Bench, Common, Progress};
 use orbit_console::out::{Align, BAD, Done, Failure, GOOD, PLAIN, Table};
+use orbit_linux::child::Exit;
 use serde::Serialize;
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Read};
@@ -167,7 +168,7 @@ fn lines(mut command: Command, runs: usize) -> Result<Vec<Value>, Failure> {
         progress.at(done.saturating_sub(1), &format!("hangs; {more} other lines"));
     }
     progress.finish();
-    let status = child.wait()?;
+    let status = child.wait_for_exit()?;
     let said = reader.join().unwrap_or_default();
     // 1: something was missed, which the figures say.
     if status.success() || status.code() == Some(1) && all.iter().any(|line| line.get("hangs").is_some()) {

@@ -24,8 +24,8 @@ use std::time::{Duration, Instant};
 
 /// How long an injected call may take. Then it is interrupted.
 const CALL_LIMIT: Duration = Duration::from_secs(10);
-/// How long after that it may take to return.
-const INTERRUPT_LIMIT: Duration = Duration::from_secs(1);
+/// How long after that a thread may take to return, or to stop.
+pub(crate) const INTERRUPT_LIMIT: Duration = Duration::from_secs(1);
 
 /// The signals that stay open while a thread is away.
 const OPEN: [i32; 2] = [libc::SIGTRAP, libc::SIGSYS];

@@ -7,6 +7,7 @@ use crate::denial::explain;
 use crate::seize::{next, onward};
 use crate::thread::{CODE_64, Held};
 use crate::{Error, Process, Stopped};
+use orbit_linux::child::Exit;
 use orbit_linux::ptrace::{self, state::Stop};
 use orbit_linux::{descriptors, pidfd, stream};
 use std::collections::BTreeMap;
@@ -50,7 +51,7 @@ where
             (Ok(mut child), traced) => {
                 // It may have ended already.
                 let _ = child.kill();
-                let _ = child.wait();
+                let _ = child.wait_for_exit();
                 Err(traced.err().unwrap_or_else(|| Error::Gone { id: child.id() as i32 }.into()))
             }
             (Err(_), Err(error)) => Err(error),

@@ -5,6 +5,7 @@
 //! continue alone. It ends in the stub, which makes a call that does nothing; there the tracer
 //! stops it.
 
+use crate::call::INTERRUPT_LIMIT;
 use crate::seize::pause;
 use crate::thread::CODE_64;
 use crate::{Error, Stopped};
@@ -87,10 +88,11 @@ impl Stopped<'_> {
     }
 
     /// Waits for the next stop of a thread that runs code of ours. One that takes too long is
-    /// interrupted, once.
+    /// interrupted, once; one that does not stop after that is forgotten.
     ///
     /// # Errors
-    /// [`Error::Gone`] when it has ended, [`Error::Io`].
+    /// [`Error::Gone`] when it has ended, [`Error::NotStopped`] within [`INTERRUPT_LIMIT`] after it
+    /// was interrupted, [`Error::Io`].
     pub(crate) fn next_stop(&mut self, tid: i32, patience: &mut Patience) -> Result<Stop, Error> {
         loop {
             match state::next_stop(self.pid, tid).map_err(|e| self.lost(tid, "waiting for", e))? {
@@ -99,6 +101,11 @@ impl Stopped<'_> {
                     if waited > patience.limit && !std::mem::replace(&mut patience.is_over, true) {
                         // Fails only for a thread that was killed.
                         let _ = ptrace::interrupt(tid);
+                    }
+                    if waited > patience.limit + INTERRUPT_LIMIT {
+                        self.forget(tid);
+                        let why = "it runs code of ours and took no interrupt".to_owned();
+                        return Err(Error::NotStopped { tid, waited, why });
                     }
                     pause(waited);
                 }

@@ -9,6 +9,7 @@ use crate::control::Registers;
 use crate::rules::Asked;
 use crate::session::{ASK_LIMIT, Options};
 use crate::shared::{MAX_RULES, Memory, QUESTIONS, RawQuestion, SLOT_USED};
+use orbit_linux::child::Exit;
 use orbit_linux::{futex, poll, sched, signals};
 use serde::Serialize;
 use std::collections::HashMap;
@@ -87,7 +88,7 @@ impl Drop for Reaped {
     fn drop(&mut self) {
         // Both fail only where it has ended and was reaped.
         let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.0.wait_for_exit();
     }
 }
 

@@ -10,6 +10,7 @@ use crate::shared::{
     OPTION_TRACE, OPTION_VIRTUAL_TIME, ObjectDescription, SHARE_BYTES, Shared, VERSION,
 };
 use crate::time::{Jump, Speed};
+use orbit_linux::child::Exit;
 use orbit_linux::{clock, descriptors, dispatch, futex, memfd, pidfd, poll, signals};
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
@@ -238,13 +239,13 @@ impl Session {
     pub fn follow(&mut self, mut sink: impl FnMut(&Event) -> io::Result<()>) -> io::Result<()> {
         if !self.trace {
             // Nothing comes through the rings: no need to wake up until the end.
-            self.status = Some(self.child.wait()?);
+            self.status = Some(self.child.wait_for_exit()?);
             return Ok(());
         }
         loop {
             let bell = self.memory.bell().load(Ordering::Acquire);
             if self.status.is_none() {
-                self.status = self.child.try_wait()?;
+                self.status = self.child.exited()?;
             }
             let (events, is_used) = self.reader.poll(&self.memory);
             for event in &events {
@@ -276,7 +277,7 @@ impl Session {
             let mut ends = [libc::pollfd { fd: handle.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
             poll::poll(&mut ends, Some(left))?;
         }
-        self.status = Some(self.child.wait()?);
+        self.status = Some(self.child.wait_for_exit()?);
         Ok(true)
     }
 

@@ -2,6 +2,7 @@
 
 use crate::error::Error;
 use crate::shared::Shared;
+use orbit_linux::child::Exit;
 use orbit_linux::{host, memfd, signals};
 use std::ffi::OsString;
 use std::fs::File;
@@ -60,7 +61,7 @@ impl Program {
 
     /// How it has exited, if it has.
     pub fn exited(&mut self) -> Option<ExitStatus> {
-        self.child.try_wait().ok().flatten()
+        self.child.exited().ok().flatten()
     }
 
     /// Sends it a signal.

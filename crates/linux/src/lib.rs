@@ -23,7 +23,7 @@
 //! | [`descriptors`] | numbers of descriptors: listed, moved, occupied, recognised | never |
 //! | [`futex`] | sleeping on a shared word | never |
 //! | [`robust`] | a word that shows whether its thread lives | never |
-//! | [`process`], [`pidfd`] | raw fork, process handles | before Linux 5.4 |
+//! | [`process`], [`pidfd`], [`child`] | raw fork, process handles | before Linux 5.4 |
 //! | [`procfs`] | files of `/proc`, whatever bytes they hold | where `/proc` is not mounted |
 //! | [`mod@ptrace`] | stopping threads, their calls and registers | programs of other users, where Yama forbids it; registers: other than x86-64 |
 //! | [`remote`], [`maps`] | memory and mappings of another process | as [`mod@ptrace`] |
@@ -51,6 +51,7 @@ use std::io;
 
 pub mod bpf;
 pub mod cgroup;
+pub mod child;
 pub mod clock;
 pub mod descriptors;
 pub mod dispatch;

@@ -80,7 +80,8 @@ pub fn send_signal(fd: BorrowedFd<'_>, sig: i32) -> io::Result<()> {
 }
 
 /// Waits for a child of the calling process to end, reaps it and says how it ended, whatever its
-/// exit signal (`__WALL`).
+/// exit signal (`__WALL`). Asks only once it has ended, so that no stop is taken from a thread of
+/// this process that traces it ([`crate::child`]).
 ///
 /// `Ok(None)` only with `nohang`: it has not ended. Otherwise blocks. Async-signal-safe.
 ///
@@ -89,6 +90,13 @@ pub fn send_signal(fd: BorrowedFd<'_>, sig: i32) -> io::Result<()> {
 pub fn wait(fd: BorrowedFd<'_>, nohang: bool) -> io::Result<Option<Ended>> {
     let options = libc::WEXITED | libc::__WALL | if nohang { libc::WNOHANG } else { 0 };
     loop {
+        let mut fds = [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+        if crate::poll::poll(&mut fds, nohang.then_some(std::time::Duration::ZERO))? == 0 {
+            if nohang {
+                return Ok(None);
+            }
+            continue;
+        }
         // SAFETY: a siginfo is plain data; zero means below that nothing happened.
         let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
         // SAFETY: the struct outlives the call.

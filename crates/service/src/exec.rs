@@ -4,6 +4,7 @@
 use crate::protocol::{Reply, Request};
 use crate::{ask, said};
 use orbit_console::out::{Done, Failure};
+use orbit_linux::child::Exit;
 use orbit_linux::{pidfd, poll, signals};
 use orbit_services::{Error, Invitation, Kind, join};
 use std::os::fd::{AsFd, AsRawFd};
@@ -49,7 +50,7 @@ pub fn run(socket: &Path, command: &[String]) -> Done {
                 let _ = pidfd::send_signal(life.as_fd(), request.ssi_signo as i32);
             }
         }
-        if let Some(status) = child.try_wait()? {
+        if let Some(status) = child.exited()? {
             break status;
         }
         let of = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };

@@ -3,6 +3,7 @@
 use super::program::{self, Signals};
 use super::settings::quoted;
 use orbit_ahd::{Hang, Sure};
+use orbit_linux::child::Exit;
 use orbit_linux::status::Status;
 use std::collections::VecDeque;
 use std::fs::File;
@@ -280,7 +281,7 @@ impl Commands {
     fn ended(&mut self) -> Vec<(String, i32)> {
         let mut did = Vec::new();
         self.running.retain_mut(|Running { child, about, .. }| {
-            let how = match child.try_wait() {
+            let how = match child.exited() {
                 Ok(None) => return true,
                 Ok(Some(status)) if status.success() => return false,
                 Ok(Some(status)) => match status.code() {

@@ -29,6 +29,7 @@ use detector::{Detector, News};
 use orbit_ahd::{Event, Hang};
 use orbit_console::events::Events;
 use orbit_console::out::{self, Done, Failure};
+use orbit_linux::child::Exit;
 use program::Signals;
 use settings::Settings;
 use std::collections::{BTreeMap, BTreeSet};
@@ -348,7 +349,7 @@ fn unmake(child: &mut Option<Child>) {
     if let Some(child) = child {
         // It may have ended in this very moment.
         let _ = child.kill();
-        let _ = child.wait();
+        let _ = child.wait_for_exit();
     }
 }
 

@@ -10,6 +10,7 @@
 use super::family::{self, Family};
 use super::{Guard, action, program, readable, unmake};
 use orbit_ahd::Event;
+use orbit_linux::child::Exit;
 use orbit_linux::pidfd;
 use orbit_linux::poll::poll;
 use std::collections::BTreeSet;
@@ -97,7 +98,7 @@ impl Guard {
     fn wait_for_its_end(&mut self, ending: &[i32], asked: &mut Option<i32>) {
         let until = Instant::now() + MAX_WAIT_FOR_END;
         let mut is_reported = false;
-        while self.child.as_mut().is_some_and(|child| matches!(child.try_wait(), Ok(None))) {
+        while self.child.as_mut().is_some_and(|child| matches!(child.exited(), Ok(None))) {
             let came = self.signals.take(None);
             *asked = asked.or_else(|| came.into_iter().find(|signal| ending.contains(signal)));
             let left = until.saturating_duration_since(Instant::now());

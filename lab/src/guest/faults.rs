@@ -19,6 +19,7 @@ use super::{
     lives::Lives,
     machine::{WayOut, now_ns, sleep_ms},
 };
+use orbit_linux::child::Exit;
 use orbit_shd::{Event, Options, Shd};
 use serde_json::{Value, json};
 use std::{
@@ -160,7 +161,7 @@ pub fn run(seed: u64, first: usize, count: usize) -> Result<bool, Failed> {
                     patience = begun.elapsed() + AFTERMATH;
                 }
             }
-            match child.try_wait().map_err(|e| e.to_string())? {
+            match child.exited().map_err(|e| e.to_string())? {
                 Some(status) => break Some(status),
                 None if begun.elapsed() > patience + AFTERMATH => break None,
                 None if begun.elapsed() > patience => child.kill().map_err(|e| e.to_string())?,

@@ -6,6 +6,7 @@ use super::{
     lives::Lives,
     machine::{hang, pin, sleep_ms},
 };
+use orbit_linux::child::Exit;
 use orbit_linux::signals;
 use serde_json::json;
 use std::{fs, process::Command};
@@ -42,7 +43,7 @@ pub fn run(action: &str, kind: &str) -> Result<bool, Failed> {
     // With `crash` and `reboot` nobody comes here.
     // An own child, not waited for yet.
     signals::send(guard.id() as i32, libc::SIGTERM).map_err(|e| e.to_string())?;
-    let ended = guard.wait().map_err(|e| e.to_string())?;
+    let ended = guard.wait_for_exit().map_err(|e| e.to_string())?;
     let events = fs::read_to_string(EVENTS).unwrap_or_default();
     line::say(&json!({"guard_ended": ended.code(), "events": events.lines().collect::<Vec<_>>()}));
     Ok(ended.success() && events.contains("cpu-hung"))

@@ -5,6 +5,7 @@
 //! console said stays in a file.
 
 use super::Failed;
+use orbit_linux::child::Exit;
 use serde_json::Value;
 use std::{
     fs::File,
@@ -145,7 +146,7 @@ impl Drop for Vm {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.child.wait_for_exit();
         for path in &self.sockets {
             let _ = std::fs::remove_file(path);
         }
@@ -163,7 +164,7 @@ fn accept(listener: &UnixListener, emulator: &mut Child) -> std::io::Result<Unix
                 return Ok(stream);
             }
             Err(e) => {
-                let ended = emulator.try_wait()?.is_some();
+                let ended = emulator.exited()?.is_some();
                 if e.kind() != std::io::ErrorKind::WouldBlock || ended || begun.elapsed() > Duration::from_secs(60) {
                     return Err(e);
                 }

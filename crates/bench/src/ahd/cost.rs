@@ -12,6 +12,7 @@
 
 pub(super) mod load;
 
+use orbit_linux::child::Exit;
 use self::load::Clients;
 use super::Lines;
 use super::guarded::{Guarded, cpu_ns};
@@ -233,11 +234,11 @@ impl Drop for Server {
         // An own child that was not reaped yet. nginx ends its workers when asked to end.
         let _ = orbit_linux::signals::send(self.pid(), libc::SIGTERM);
         let end = Instant::now() + Duration::from_secs(5);
-        while matches!(self.0.try_wait(), Ok(None)) && Instant::now() < end {
+        while matches!(self.0.exited(), Ok(None)) && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(5));
         }
         let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.0.wait_for_exit();
     }
 }
 

@@ -5,6 +5,7 @@
 //! descriptors taken when the guard named them.
 
 use orbit_console::out::Failure;
+use orbit_linux::child::Exit;
 use orbit_linux::pidfd;
 use orbit_linux::status::Status;
 use orbit_watch::family;
@@ -275,11 +276,11 @@ impl Drop for Guarded {
             let _ = pidfd::send_signal(fd.as_fd(), libc::SIGTERM);
         }
         let end = Instant::now() + PATIENCE;
-        while matches!(self.guard.try_wait(), Ok(None)) && Instant::now() < end {
+        while matches!(self.guard.exited(), Ok(None)) && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(2));
         }
         let _ = self.guard.kill();
-        let _ = self.guard.wait();
+        let _ = self.guard.wait_for_exit();
     }
 }
 

@@ -9,6 +9,7 @@ use crate::reach::Reach;
 use orbit_console::out::Failure;
 use orbit_inspect::rings::RingWatch;
 use orbit_inspect::stacks::Unwinder;
+use orbit_linux::child::Exit;
 use serde::Serialize;
 use orbit_linux::stat::Stat;
 use std::hint::black_box;
@@ -78,7 +79,7 @@ impl Victim {
 impl Drop for Victim {
     fn drop(&mut self) {
         let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.0.wait_for_exit();
     }
 }
 
@@ -158,7 +159,7 @@ fn gdb(pid: i32) -> Result<Option<f64>, Failure> {
         .stderr(Stdio::null())
         .spawn()?;
     let (mut first, mut last) = (None, None);
-    while gdb.try_wait()?.is_none() {
+    while gdb.exited()?.is_none() {
         if Stat::of(pid)?.state == 't' {
             last = Some(Instant::now());
             first = first.or(last);

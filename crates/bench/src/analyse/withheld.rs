@@ -11,6 +11,7 @@ use super::super::ahd::scratch::Scratch;
 use orbit_console::out::Failure;
 use orbit_inspect::stacks::{Frame, Unwinder};
 use orbit_inspect::{Maps, functions};
+use orbit_linux::child::Exit;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::{Read, Write};
@@ -38,7 +39,7 @@ pub fn run(program: &[OsString], entry: &str, calls: u64) -> Result<Needed, Fail
     let mut program = Ended(child);
     let mut stream = accept(&listener, &mut program.0)?;
     let needed = watch(&mut stream, entry, calls)?;
-    program.0.wait()?;
+    program.0.wait_for_exit()?;
     Ok(needed)
 }
 
@@ -49,7 +50,7 @@ impl Drop for Ended {
     fn drop(&mut self) {
         // It has ended already, or there is nothing better to do.
         let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.0.wait_for_exit();
     }
 }
 
@@ -66,7 +67,7 @@ fn accept(listener: &UnixListener, program: &mut Child) -> Result<UnixStream, Fa
             Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => {}
             Err(error) => return Err(error.into()),
         }
-        if let Some(status) = program.try_wait()? {
+        if let Some(status) = program.exited()? {
             return Err(Failure::text(format!("the program ended before its main function: {status}")));
         }
         std::thread::sleep(Duration::from_millis(5));

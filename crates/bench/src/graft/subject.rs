@@ -4,6 +4,7 @@
 use super::failed;
 use graft::Process;
 use orbit_console::out::{Done, Failure};
+use orbit_linux::child::Exit;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -71,7 +72,7 @@ impl Subject {
             (Err(error), _) | (_, Err(error)) => {
                 // It may have ended already; then only its status is taken.
                 let _ = child.kill();
-                let _ = child.wait();
+                let _ = child.wait_for_exit();
                 Err(error)
             }
         }
@@ -109,6 +110,6 @@ impl Drop for Subject {
     fn drop(&mut self) {
         // It may have ended already; then only its status is taken.
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.child.wait_for_exit();
     }
 }

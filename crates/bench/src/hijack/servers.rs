@@ -1,6 +1,7 @@
 //! Servers that run natively or as guests, and the share of their calls that comes by signal.
 
 use orbit_hijack::{Options, Session};
+use orbit_linux::child::Exit;
 use std::ffi::OsString;
 use std::io;
 use std::process::{Child, Command, Stdio};
@@ -70,7 +71,7 @@ impl Server {
             orbit_linux::signals::send(pid as i32, libc::SIGTERM)?;
         }
         match self {
-            Server::Native(mut child) => child.wait().map(|_| 0.0),
+            Server::Native(mut child) => child.wait_for_exit().map(|_| 0.0),
             Server::Guest { mut session, marked, .. } => {
                 session.follow(|_| Ok(()))?;
                 let (traps, calls) = counts(&session);

@@ -3,6 +3,7 @@
 use super::failure;
 use orbit_console::out::Failure;
 use orbit_hijack::{Options, Session};
+use orbit_linux::child::Exit;
 use orbit_linux::{descriptors, map};
 use std::ffi::OsString;
 use std::io::Read;
@@ -154,7 +155,7 @@ fn measured(way: Way, word: &str) -> Result<f64, Failure> {
         unsafe { command.pre_exec(keep) };
         let mut child = command.spawn().map_err(failed)?;
         drop(writer);
-        child.wait().map_err(failed)?;
+        child.wait_for_exit().map_err(failed)?;
     }
     let mut text = String::new();
     reader.read_to_string(&mut text).map_err(failed)?;

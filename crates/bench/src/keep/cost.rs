@@ -5,6 +5,7 @@ use super::super::{Bench, Progress};
 use super::kept::{self, failed};
 use super::{Own, Results, subject};
 use orbit_console::out::Failure;
+use orbit_linux::child::Exit;
 use serde_json::json;
 use std::ffi::OsString;
 use std::fs;
@@ -174,7 +175,7 @@ impl Drop for Server {
         // An own child that was not waited for yet.
         let _ = orbit_linux::signals::send(self.0.id() as i32, libc::SIGTERM);
         let end = Instant::now() + Duration::from_secs(20);
-        while self.0.try_wait().ok().flatten().is_none() {
+        while self.0.exited().ok().flatten().is_none() {
             if Instant::now() > end {
                 let _ = self.0.kill();
             }

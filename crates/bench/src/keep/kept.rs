@@ -1,6 +1,7 @@
 //! Runs a program under `orbit keep` and returns what its events say.
 
 use orbit_console::out::Failure;
+use orbit_linux::child::Exit;
 use serde_json::Value;
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
@@ -31,7 +32,7 @@ pub fn events(options: &[&str], program: &[OsString]) -> Result<Vec<Value>, Fail
     let out = keeper.stdout.take().ok_or_else(|| failed("no output of the keeper"))?;
     let lines = BufReader::new(out).lines().map_while(Result::ok);
     let events = lines.filter_map(|line| serde_json::from_str::<Value>(&line).ok()).collect();
-    keeper.wait()?;
+    keeper.wait_for_exit()?;
     Ok(events)
 }
 

@@ -6,6 +6,7 @@ use super::super::stats::Samples;
 use super::kept::failed;
 use super::{Own, Results, subject};
 use orbit_console::out::Failure;
+use orbit_linux::child::Exit;
 use orbit_linux::{maps, remote_pages};
 use orbit_rmk::Command as Order;
 use std::process::{Child, Command, Stdio};
@@ -32,7 +33,7 @@ impl Drop for Subject {
     fn drop(&mut self) {
         // It may have ended by itself.
         let _ = self.0.kill();
-        let _ = self.0.wait();
+        let _ = self.0.wait_for_exit();
     }
 }
 

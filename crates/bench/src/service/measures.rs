@@ -6,6 +6,7 @@ use crate::reach::{Reach, ratio};
 use crate::row::Measured;
 use crate::stats::{Samples, Summary, median};
 use orbit_console::out::Failure;
+use orbit_linux::child::Exit;
 use orbit_services::{
     AttributeClass, Budget, Dispatch, GrantRequest, Host, Manager, Options, ServiceId, Spec, objects, sys,
 };
@@ -426,7 +427,7 @@ fn joins(cpu: usize, n: usize, program: &mut std::process::Command) -> Result<Sa
     }
     let maps = std::fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
     let _ = program.kill();
-    let _ = program.wait();
+    let _ = program.wait_for_exit();
     outcome?;
     if maps.contains("orbit-sandbox") {
         return Err(Failure::text("a program that left still has the region mapped"));

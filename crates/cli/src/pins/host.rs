@@ -6,6 +6,7 @@
 use orbit_console::events::Events;
 use orbit_console::inherited;
 use orbit_console::out::{self, Done, Failure};
+use orbit_linux::child::Exit;
 use orbit_modules::hosted::{self, Hosted};
 use orbit_rmk::Core;
 use orbit_watch as guard;
@@ -69,7 +70,7 @@ pub fn run(args: &Args) -> Done {
     let began = Instant::now();
     let code = loop {
         report(&hosted, &mut to);
-        if let Some(status) = program.as_mut().map(Child::try_wait).transpose()?.flatten() {
+        if let Some(status) = program.as_mut().map(Exit::exited).transpose()?.flatten() {
             let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
             break ExitCode::from(code as u8);
         }
