@@ -11,7 +11,7 @@ cd "$(dirname "$0")/.."
 
 scripts/packages.sh build demo
 say "building"
-cargo build --quiet --release -p orbit-cli -p orbit-redis
+build
 [ $# -gt 0 ] || set -- crash deadlock keep
 failed=
 for act in "$@"; do

@@ -8,7 +8,8 @@ cd "$(dirname "$0")/../.."
 . scripts/demo/say.sh
 
 crashes_wanted=5
-orbit=${CARGO_TARGET_DIR:-target}/release/orbit
+build
+orbit=$release/orbit
 scratch=$(mktemp -d "${TMPDIR:-/tmp}/orbit-demo.XXXXXX")
 keeper=
 end() {
@@ -69,4 +70,7 @@ wrong() {
 [ "$held" = "$answers" ] || wrong "an INCR was lost or doubled"
 [ "$(ask info server | tr -d '\r' | sed -n 's/^process_id://p')" = "$server" ] || wrong "the server is not the one that was started"
 [ "$(grep -c '"rung":"drop"' "$scratch/events")" -ge $crashes_wanted ] || wrong "not every deadly request was dropped"
-verdict "$bad"
+verdict "$bad" \
+    "Debian's Redis crashed $(grep -c '"event":"crash"' "$scratch/events") times and is still process $server" \
+    "the other client got $answers answers, each one more than the last: $wrong wrong" \
+    "INCR was neither lost nor doubled: the key holds $held"
