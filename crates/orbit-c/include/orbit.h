@@ -535,7 +535,9 @@ int orbit_future_wait(struct orbit_future *future, struct orbit_outcome *outcome
 /* The same for at most this many microseconds; then ETIMEDOUT with kind ORBIT_PENDING, and the call
  * continues. */
 int orbit_future_wait_timeout(struct orbit_future *future, uint64_t timeout_us, struct orbit_outcome *outcome);
-/* The same without waiting: EINPROGRESS while the call has not ended. */
+/* The same without waiting: EINPROGRESS while the call has not ended. The text of a crash names
+ * functions once the descriptor of orbit_future_fd is readable; polled sooner, it may have file and
+ * offset instead. The waiting forms wait for the names, two seconds at most. */
 int orbit_future_poll(struct orbit_future *future, struct orbit_outcome *outcome);
 /* A descriptor that becomes readable when the call has ended, and stays so: for poll and epoll. Do
  * not read or close it; it is closed after orbit_future_free. */

@@ -98,7 +98,8 @@ pub unsafe extern "C" fn orbit_future_poll(future: *mut COrbitFuture, to: *mut C
         unsafe {
             outcome::begin(to)?;
             match handle::get::<Object>(future)?.future.poll() {
-                Some(outcome) => ended(&outcome, to),
+                // Names that have not come yet are not waited for.
+                Some(outcome) => ended(&outcome.without_waiting(), to),
                 None => Err(Failure::new(libc::EINPROGRESS, "the call has not ended; wait for it or ask again")),
             }
         }

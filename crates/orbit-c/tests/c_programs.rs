@@ -81,6 +81,7 @@ programs! {
     figure_7_of_the_paper: ["tests/c/paper_figure7.c"], [&[]];
     figure_9_of_the_paper: ["tests/c/paper_figure9.cpp"], [&[]];
     figure_11_of_the_paper: ["tests/c/paper_figure11.c"], [&[]];
+    a_crash_costs_main_neither_time_nor_memory: ["tests/c/crash_names.c"], [&[], &["no-memory"]];
     nothing_to_wait_for_after_exec: ["tests/c/exec.c"], [&[], &["adopting"], &["large"]];
 }
 

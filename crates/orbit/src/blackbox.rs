@@ -29,8 +29,8 @@ use orbit_linux::signals::{self, Action, Set};
 use crate::error::{Error, Result};
 use crate::mains_shared;
 
-pub(crate) use symbols::function_at;
 pub use symbols::{Crash, Frame, signal_name};
+pub(crate) use symbols::{Function, Stack, find_functions};
 
 mod symbols;
 

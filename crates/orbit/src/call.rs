@@ -73,6 +73,33 @@ impl Outcome {
         Err(Error::new(kind, format!("orbit \"{orbit}\" {self}")))
     }
 
+    /// The crash whose call stack the outcome has.
+    pub(crate) fn crash(&self) -> Option<&Crash> {
+        match self {
+            Outcome::Crashed(crash) | Outcome::Stuck(crash) => Some(crash),
+            _ => None,
+        }
+    }
+
+    /// The same, to be changed.
+    pub(crate) fn crash_mut(&mut self) -> Option<&mut Crash> {
+        match self {
+            Outcome::Crashed(crash) | Outcome::Stuck(crash) => Some(crash),
+            _ => None,
+        }
+    }
+
+    /// The outcome with the names of functions that have come so far: showing it waits for no
+    /// others. See [`Crash::backtrace`].
+    #[must_use]
+    pub fn without_waiting(self) -> Outcome {
+        match self {
+            Outcome::Crashed(crash) => Outcome::Crashed(Box::new(crash.without_waiting())),
+            Outcome::Stuck(crash) => Outcome::Stuck(Box::new(crash.without_waiting())),
+            other => other,
+        }
+    }
+
     /// Whether the orbit came to an end in this call.
     pub fn is_failure(&self) -> bool {
         !matches!(self, Outcome::Returned(_) | Outcome::Cancelled)
@@ -224,6 +251,21 @@ impl Drop for Wakers {
     }
 }
 
+/// What is to be notified of a call's end, when this is dropped: a descriptor, then wakers.
+#[derive(Default)]
+pub(crate) struct Notice {
+    event: Option<Arc<Own>>,
+    wakers: Wakers,
+}
+
+impl Drop for Notice {
+    fn drop(&mut self) {
+        if let Some(event) = &self.event {
+            let _ = event.fd().map(eventfd::signal);
+        }
+    }
+}
+
 #[derive(Default)]
 pub(crate) struct State {
     pub outcome: Option<Outcome>,
@@ -318,16 +360,22 @@ impl Call {
     /// Gives the call its outcome, once, and notifies its waiters: descriptors now, `wakers`
     /// later. Returns whether the call was being watched.
     pub fn finish(&self, outcome: Outcome, wakers: &mut Wakers) -> bool {
+        let mut notice = Notice::default();
+        let was_watched = self.finish_unnoticed(outcome, &mut notice);
+        wakers.append(&mut notice.wakers);
+        was_watched
+    }
+
+    /// The same, with the notices left to the caller: they are given when `notice` is dropped.
+    pub fn finish_unnoticed(&self, outcome: Outcome, notice: &mut Notice) -> bool {
         let mut state = self.lock();
         if state.outcome.is_some() {
             return false;
         }
         state.outcome = Some(outcome);
         self.done.store(true, Ordering::Release);
-        wakers.0.append(&mut state.wakers);
-        if let Some(event) = &state.event {
-            let _ = event.fd().map(eventfd::signal);
-        }
+        notice.wakers.0.append(&mut state.wakers);
+        notice.event = state.event.clone();
         std::mem::take(&mut state.watched)
     }
 

@@ -20,7 +20,8 @@ use orbit_linux::futex;
 
 use crate::answers::Nonsense;
 use crate::area::{Area, Engine, PageRuns};
-use crate::call::{Call, CallOptions, Coalesce, MOST_WAITING_BYTES, Outcome};
+use crate::blackbox::Crash;
+use crate::call::{Call, CallOptions, Coalesce, MOST_WAITING_BYTES, Notice, Outcome};
 use crate::channel::{
     ASKED, CANCELLED, COPIER_DONE, COPIER_GONE, COPIER_NONE, COPIER_WAITED_FOR, INLINE_ARGS, READY, SLOTS, UpSide,
 };
@@ -554,7 +555,17 @@ impl Inner {
         if !matches!(outcome, Outcome::Returned(_)) {
             core.stats.failed += 1;
         }
-        if call.finish(outcome, &mut core.wakers) {
+        // Whoever is notified of a crash finds its names there; whoever waits need not.
+        let was_watched = match outcome.crash().and_then(Crash::awaited_names) {
+            None => call.finish(outcome, &mut core.wakers),
+            Some(names) => {
+                let mut notice = Notice::default();
+                let was_watched = call.finish_unnoticed(outcome, &mut notice);
+                self.runtime.notice_once_named(names, notice);
+                was_watched
+            }
+        };
+        if was_watched {
             self.down.notify.fetch_sub(1, Ordering::SeqCst);
         }
     }

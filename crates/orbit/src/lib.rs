@@ -59,6 +59,7 @@ mod life;
 mod limits;
 mod log;
 mod mains_shared;
+mod names;
 mod orbit;
 mod own;
 mod page;

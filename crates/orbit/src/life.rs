@@ -1,7 +1,7 @@
 //! The life of an orbit's process: how it is started, how its end is understood, what follows.
 
 mod state;
-pub(crate) use state::{EndedBy, Life, Process, Stage};
+pub(crate) use state::{EndedBy, Life, Process, Stage, WhyDown};
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -260,15 +260,21 @@ impl Inner {
         let nonsense = core.life.take_nonsense();
         let was_up = process.up.ready.load(Ordering::Acquire) != 0;
         core.life.note_start((!was_up).then(|| {
-            let end = understand(&process, ended, &core.limits, nonsense.clone(), false);
-            format!("the process was not up yet when it ended: {end}")
+            let mut end = understand(&process, ended, &core.limits, nonsense.clone(), false);
+            if let Some(crash) = end.crash_mut() {
+                crash.ask_names(&process.template.desk);
+            }
+            WhyDown::Ended(end)
         }));
         let failed = rest.front_mut().filter(|head| has_ended_in(&process, &head.call)).map_or(0, |head| {
-            let outcome = if matches!(process.ended_by, EndedBy::Stuck { .. }) {
+            let mut outcome = if matches!(process.ended_by, EndedBy::Stuck { .. }) {
                 stuck(&process, self.describe_lock(core))
             } else {
                 understand(&process, ended, &core.limits, nonsense, is_late(&head.call))
             };
+            if let Some(crash) = outcome.crash_mut() {
+                crash.ask_names(&process.template.desk);
+            }
             self.release_copier(core, head);
             self.finish(core, &head.call, outcome, u64::MAX);
             1
@@ -396,7 +402,7 @@ impl Inner {
                 Next::Nothing
             }
             Err(e) => {
-                self.lock().life.note_start(Some(e.to_string()));
+                self.lock().life.note_start(Some(WhyDown::Failed(e.to_string())));
                 Next::StartAt(Instant::now() + RETRY_START_AFTER)
             }
         }

@@ -5,17 +5,20 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread::JoinHandle;
+use std::time::Instant;
 
 use orbit_linux::rlimit::{self, Resource};
 use orbit_linux::{eventfd, socket};
 
 use crate::area;
+use crate::call::Notice;
 use crate::channel::{self, Channel, DownSide, UpSide};
 use crate::copier::Copier;
 use crate::core::Inner;
 use crate::error::{Error, Kind, Result};
 use crate::generation::generation;
 use crate::mains_shared::SharedMemory;
+use crate::names::Names;
 use crate::own::{self, Own};
 use crate::per_process::{Inherit, PerProcess};
 use crate::shared::Shared;
@@ -95,6 +98,8 @@ pub(crate) struct Runtime {
     buried: Mutex<Vec<Copier>>,
     /// Replicas whose first so many bytes are to be mapped ahead of main's next writes.
     unmapped: Mutex<Vec<(Arc<Shared>, usize)>>,
+    /// Notices of crashes whose names are on their way.
+    unnamed: Mutex<Vec<(Arc<Names>, Notice)>>,
     status: Mutex<StatusPage>,
     /// Wakes the supervisor.
     door: Mutex<Arc<Own>>,
@@ -273,6 +278,7 @@ impl Runtime {
             orbits: Mutex::new(Vec::new()),
             buried: Mutex::new(Vec::new()),
             unmapped: Mutex::new(Vec::new()),
+            unnamed: Mutex::new(Vec::new()),
             status: Mutex::new(StatusPage::create()?),
             door: Mutex::new(Arc::new(Runtime::make_door()?)),
             next_wake: AtomicU64::new(u64::MAX),
@@ -300,6 +306,7 @@ impl Runtime {
         if let Some(thread) = supervisor.filter(|t| t.thread().id() != std::thread::current().id()) {
             let _ = thread.join();
         }
+        lock(&self.unnamed).clear();
         // Copiers of calls that waited: they were killed.
         while !self.reap_buried() {
             std::thread::sleep(std::time::Duration::from_millis(1));
@@ -549,6 +556,25 @@ impl Runtime {
             lock(&self.buried).push(copier);
             self.knock();
         }
+    }
+
+    /// Has the supervisor give these notices of a crash once its names are settled.
+    pub fn notice_once_named(&self, names: Arc<Names>, notice: Notice) {
+        lock(&self.unnamed).push((names, notice));
+        self.knock();
+    }
+
+    /// Gives the notices that are due. Returns the descriptors on which names come that are
+    /// awaited, and when the first of them are given up.
+    pub fn give_notices(&self) -> (Vec<RawFd>, Option<Instant>) {
+        let mut due = std::mem::take(&mut *lock(&self.unnamed));
+        let waiting: Vec<_> = due.extract_if(.., |(names, _)| !names.are_settled()).collect();
+        let polled = waiting.iter().map(|(names, _)| names.number()).collect();
+        let until = waiting.iter().map(|(names, _)| names.until()).min();
+        lock(&self.unnamed).extend(waiting);
+        // Without the lock: this runs wakers.
+        drop(due);
+        (polled, until)
     }
 
     /// Has the supervisor map the first `bytes` of a replica, so that the next call pays for no

@@ -69,6 +69,7 @@ fn supervise(weak: &Weak<Runtime>) {
                 );
             }
         }
+        let (name_fds, names_until) = runtime.give_notices();
         let mut wait = wait_for(&orbits, &starts, &next_checks);
         if more_spares {
             wait = Some(Duration::ZERO);
@@ -80,7 +81,8 @@ fn supervise(weak: &Weak<Runtime>) {
         runtime.next_wake.store(wait.map_or(u64::MAX, |w| now_ns() + w.as_nanos() as u64), Ordering::Relaxed);
         // A deadline set between the check above and this store is seen by a second check.
         let deadlines_now = earliest_deadline(&orbits);
-        let wait = wait.into_iter().chain(deadlines_now).min();
+        let names_now = names_until.map(|until| until.saturating_duration_since(Instant::now()));
+        let wait = wait.into_iter().chain(deadlines_now).chain(names_now).min();
         let (door, _) = runtime.door();
         let mut fds = vec![readable(door.number().unwrap_or(-1))];
         let mut is_lost = false;
@@ -89,7 +91,7 @@ fn supervise(weak: &Weak<Runtime>) {
             is_lost |= both.contains(&-1) && orbit.end_if_lost();
             fds.extend(both.map(readable));
         }
-        fds.extend(spare_fds.into_iter().map(readable));
+        fds.extend(spare_fds.into_iter().chain(name_fds).map(readable));
         // The program may close any of them, and open other files under their numbers, while this
         // thread sleeps.
         let at_most = if is_lost { Duration::ZERO } else { DESCRIPTOR_CHECK_INTERVAL };

@@ -24,8 +24,8 @@
 
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use orbit_linux::{map, pidfd, poll, process, procfs, signals, socket};
@@ -33,12 +33,12 @@ use orbit_linux::{map, pidfd, poll, process, procfs, signals, socket};
 use crate::area::born;
 use crate::error::{Error, Kind, Result};
 use crate::mains_shared::{self, SharedMemory};
+use crate::names::{Clerks, Desk};
 use crate::own::Own;
 use crate::units::{Address, Bytes};
 use crate::{inherited, limits, shared, side, stuck, task};
 
-use code::Code;
-pub(crate) use code::is_loaded;
+pub(crate) use code::{Code, is_loaded, place_of};
 
 mod code;
 
@@ -87,7 +87,9 @@ pub(crate) struct Template {
     socket: Own,
     link: Mutex<Link>,
     gone: AtomicBool,
-    code: Code,
+    code: Arc<Code>,
+    /// Where names for call stacks are asked for.
+    pub desk: Arc<Desk>,
     /// Whether somebody wanted code that main has and this template lacks.
     outdated: AtomicBool,
     /// Not none if the template is main's own child, to be reaped by it.
@@ -110,10 +112,12 @@ impl Template {
         let doing = "making the template";
         let (ours, theirs) = own_pair().map_err(|e| Error::system(doing, e))?;
         let main = pidfd::open(std::process::id() as i32).and_then(Own::new).map_err(|e| Error::system(doing, e))?;
-        let code = Code::now();
+        let code = Arc::new(Code::now());
+        let (desk, clerks) = own_pair().map_err(|e| Error::system(doing, e))?;
         let threads = process::thread_count().unwrap_or(2);
         let life = Life {
             socket: number_of(&theirs)?,
+            desk: number_of(&clerks)?,
             main: number_of(&main)?,
             main_pid: std::process::id() as i32,
             window,
@@ -143,6 +147,7 @@ impl Template {
             socket: ours,
             link: Mutex::new(link),
             gone: AtomicBool::new(false),
+            desk: Desk::new(desk, code.clone()),
             code,
             outdated: AtomicBool::new(false),
             child,
@@ -400,6 +405,7 @@ fn poll_in(fd: RawFd) -> libc::pollfd {
 #[derive(Clone, Copy)]
 struct Life {
     socket: RawFd,
+    desk: RawFd,
     main: RawFd,
     main_pid: i32,
     window: (Address, Bytes),
@@ -492,7 +498,7 @@ fn live(life: Life) -> ! {
     if unsafe { mains_shared::take_away(life.shared) }.is_err() {
         process::end(1)
     }
-    if inherited::occupy(&[life.socket, life.main]).is_err() {
+    if inherited::occupy(&[life.socket, life.main, life.desk]).is_err() {
         // Nor one whose orbits could write to other files than main does.
         process::end(1)
     }
@@ -511,6 +517,7 @@ fn live(life: Life) -> ! {
     // them.
     let (socket, main) = unsafe { (BorrowedFd::borrow_raw(life.socket), BorrowedFd::borrow_raw(life.main)) };
     let mut children: Vec<(i32, Own)> = Vec::new();
+    let mut clerks = Clerks::new(life.desk);
     // Whether main's control groups are left alone.
     let mut let_go = false;
     // When what orbits left behind is to be ended.
@@ -520,14 +527,18 @@ fn live(life: Life) -> ! {
     loop {
         let mut fds = vec![poll_in(socket.as_raw_fd()), poll_in(main.as_raw_fd())];
         fds.extend(children.iter().map(|(_, fd)| poll_in(fd.number().unwrap_or(-1))));
+        fds.extend(clerks.polled());
         if poll::poll(&mut fds, strays.map(|due| due.saturating_duration_since(Instant::now()))).is_err() {
             break;
         }
         if strays.is_some_and(|due| due <= Instant::now()) {
-            end_strays(&children, Duration::ZERO);
+            end_strays(&children, &clerks, Duration::ZERO);
             strays = None;
         }
         if fds[1].revents != 0 {
+            break;
+        }
+        if clerks.work(&fds[2 + children.len()..]).is_err() {
             break;
         }
         for at in (0..children.len()).rev() {
@@ -536,7 +547,8 @@ fn live(life: Life) -> ! {
             }
             let (pid, fd) = children.swap_remove(at);
             let ended = fd.fd().and_then(|fd| pidfd::wait(fd, false)).ok().flatten();
-            strays = strays.or_else(|| (!list_strays(&children).is_empty()).then(|| Instant::now() + limits::GRACE));
+            strays = strays
+                .or_else(|| (!list_strays(&children, &clerks).is_empty()).then(|| Instant::now() + limits::GRACE));
             let (code, status) = ended.map_or((libc::CLD_KILLED, libc::SIGKILL), |e| (e.code, e.status));
             let mut message = vec![ENDED];
             for word in [pid, code, status] {
@@ -588,7 +600,7 @@ fn live(life: Life) -> ! {
         }
     }
     end_all(&mut children);
-    end_strays(&[], limits::GRACE);
+    end_strays(&[], &Clerks::new(-1), limits::GRACE);
     if !let_go {
         limits::remove_groups_of(life.main_pid);
     }
@@ -606,17 +618,19 @@ fn end_all(children: &mut Vec<(i32, Own)>) {
 }
 
 /// Processes that orbits made and left behind: they have become children of the template.
-fn list_strays(children: &[(i32, Own)]) -> Vec<i32> {
+fn list_strays(children: &[(i32, Own)], clerks: &Clerks) -> Vec<i32> {
     let Ok(list) = std::fs::read_to_string("/proc/thread-self/children") else { return Vec::new() };
     let all = list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok());
-    all.filter(|pid| !children.iter().any(|(child, _)| child == pid)).collect()
+    let are_known =
+        |pid: i32| children.iter().any(|(child, _)| *child == pid) || clerks.pids().any(|clerk| clerk == pid);
+    all.filter(|pid| !are_known(*pid)).collect()
 }
 
 /// Reaps them: for so long as they end by themselves, then kills them.
-fn end_strays(children: &[(i32, Own)], grace: Duration) {
+fn end_strays(children: &[(i32, Own)], clerks: &Clerks, grace: Duration) {
     let began = Instant::now();
     for _ in 0..64 {
-        let strays = list_strays(children);
+        let strays = list_strays(children, clerks);
         if strays.is_empty() {
             return;
         }

@@ -21,8 +21,8 @@
 use std::ffi::{c_long, c_void};
 use std::sync::atomic::{AtomicPtr, AtomicU8, AtomicU16, AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-use crate::blackbox;
 use crate::error::{Error, Kind, Result};
+use crate::template;
 
 /// Items that one update may hold.
 pub const MAX_ITEMS: usize = 65_536;
@@ -472,7 +472,7 @@ fn registered(address: usize, number: usize) -> Result<Operation> {
         // SAFETY: only addresses of functions of this type come to the list.
         return Ok(unsafe { std::mem::transmute::<usize, Operation>(address) });
     }
-    let name = blackbox::function_at(address).unwrap_or_else(|| "no known function".into());
+    let name = template::place_of(address).unwrap_or_else(|| "no code".into());
     let what = format!("update item {number}: operation {address:#x} ({name}) is not registered");
     Err(Error::new(Kind::Denied, format!("{what}; main must register it before updates that ask for it are applied")))
 }

@@ -1,10 +1,11 @@
-//! Addresses of a crash turned into functions, files and lines. Done in main: an orbit's code has
-//! the same addresses, and main has a heap that works. Any number is a fit address: what belongs to
-//! no code gets no name.
+//! Addresses of a crash turned into functions, files and lines. Never done in main, see
+//! [`crate::names`]. Any number is a fit address: what belongs to no code gets no name.
 
 use std::ffi::{CStr, c_void};
 use std::fmt;
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
+
+use crate::names::{Desk, Names, lookups};
 
 /// One function on a call stack. A function that the compiler put inside another one has an entry
 /// of its own, with the same address.
@@ -35,8 +36,58 @@ pub struct Crash {
     pub message: Option<String>,
     /// The exact program counter, then return addresses.
     addresses: Vec<u64>,
+    /// The names of these, where they were asked for.
+    names: Option<Arc<Names>>,
     /// The same as functions, once somebody has asked: a restart does not wait for that.
-    backtrace: OnceLock<Vec<Frame>>,
+    stack: OnceLock<Stack>,
+}
+
+/// A call stack as functions.
+#[derive(Clone, Debug)]
+pub(crate) struct Stack {
+    pub frames: Vec<Frame>,
+    /// The frame to blame.
+    culprit: Option<usize>,
+}
+
+/// What is known of a place in code. A function that the compiler put inside another one has an
+/// entry of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Function {
+    pub name: Option<String>,
+    pub file: Option<String>,
+    pub line: Option<u32>,
+    /// Whether this is the machinery of dying, or of a standard library, which the task called with
+    /// something wrong.
+    pub is_messenger: bool,
+}
+
+impl Stack {
+    /// The call stack at these addresses, each with what is `known` of the place looked up for it.
+    pub fn new(addresses: &[u64], known: impl Fn(u64) -> Option<Vec<Function>>) -> Stack {
+        let mut frames = Vec::with_capacity(addresses.len());
+        let mut messengers = Vec::with_capacity(addresses.len());
+        for (&address, lookup) in addresses.iter().zip(lookups(addresses)) {
+            let address = address as usize;
+            let functions = known(lookup).unwrap_or_default();
+            if functions.is_empty() {
+                frames.push(Frame { address, function: None, file: None, line: None });
+                messengers.push(true);
+            }
+            for Function { name, file, line, is_messenger } in functions {
+                frames.push(Frame { address, function: name, file, line });
+                messengers.push(is_messenger);
+            }
+        }
+        // Below the task there is only the orbit's own loop.
+        let own = |frame: &Frame| frame.function.as_ref().is_some_and(|name| name.contains("orbit::border::"));
+        if let Some(at) = frames.iter().position(own) {
+            frames.truncate(at);
+        }
+        let culprit = messengers[..frames.len()].iter().position(|is_messenger| !is_messenger);
+        let culprit = culprit.or_else(|| frames.iter().position(|frame| frame.function.is_some()));
+        Stack { frames, culprit }
+    }
 }
 
 impl PartialEq for Crash {
@@ -56,19 +107,14 @@ const MESSENGERS_INSIDE: [&str; 4] = ["__GI_", "__assert", "__libc_message", "le
 /// How files of code begin that are full of messengers.
 const SYSTEM_LIBRARIES: [&str; 4] = ["libc.so", "libgcc_s", "libstdc++", "ld-linux"];
 
-impl Frame {
-    /// Whether this is the machinery of dying, or of a standard library, which the task called with
-    /// something wrong.
-    fn is_messenger(&self) -> bool {
-        let by_name = self.function.as_ref().is_none_or(|name| {
-            MESSENGERS.iter().any(|start| name.starts_with(start))
-                || MESSENGERS_INSIDE.iter().any(|part| name.contains(part))
-        });
-        by_name
-            || self.file.as_ref().is_some_and(|file| file.starts_with("/rustc/"))
-            || module_and_offset(self.address)
-                .is_some_and(|(module, _)| SYSTEM_LIBRARIES.iter().any(|start| module.starts_with(start)))
-    }
+/// Whether a function of this name, in this source file and this file of code, is the machinery of
+/// dying, or of a standard library, which the task called with something wrong.
+fn is_messenger(name: Option<&str>, file: Option<&str>, module: Option<&str>) -> bool {
+    name.is_none_or(|name| {
+        MESSENGERS.iter().any(|start| name.starts_with(start))
+            || MESSENGERS_INSIDE.iter().any(|part| name.contains(part))
+    }) || file.is_some_and(|file| file.starts_with("/rustc/"))
+        || module.is_some_and(|module| SYSTEM_LIBRARIES.iter().any(|start| module.starts_with(start)))
 }
 
 impl Crash {
@@ -79,22 +125,57 @@ impl Crash {
 
     /// A crash by this signal, with this code, about this address, at these addresses of code.
     pub(crate) fn new(signal: i32, code: i32, address: usize, addresses: Vec<u64>, message: Option<String>) -> Crash {
-        Crash { signal, code, address, message, addresses, backtrace: OnceLock::new() }
+        Crash { signal, code, address, message, addresses, names: None, stack: OnceLock::new() }
     }
 
-    /// The call stack, innermost function first; empty if the orbit could not leave one. Finds
-    /// names and lines when first asked, which reads debug information from disk and may take some
-    /// tenths of a second.
+    /// Asks for the names of its call stack. Never waits.
+    pub(crate) fn ask_names(&mut self, desk: &Arc<Desk>) {
+        self.names = (!self.addresses.is_empty()).then(|| desk.ask(&self.addresses));
+    }
+
+    /// The names of its call stack that are on their way.
+    pub(crate) fn awaited_names(&self) -> Option<Arc<Names>> {
+        self.names.clone().filter(|names| !names.are_settled())
+    }
+
+    /// The call stack, innermost function first; empty if the orbit could not leave one.
+    ///
+    /// Names and lines are found outside this process, from the moment of the crash on; this waits
+    /// until they are there, for two seconds at most. A frame that was given no name in that time
+    /// has the file of code and the offset in it, or none. [`Crash::without_waiting`] never waits.
     pub fn backtrace(&self) -> &[Frame] {
-        self.backtrace.get_or_init(|| {
-            let mut frames = symbolise(&self.addresses);
-            // Below the task there is only the orbit's own loop.
-            let own = |frame: &Frame| frame.function.as_ref().is_some_and(|name| name.contains("orbit::border::"));
-            if let Some(at) = frames.iter().position(own) {
-                frames.truncate(at);
+        &self.stack().frames
+    }
+
+    /// The crash with the names that have come so far, and no others later: nothing waits for
+    /// them any more.
+    #[must_use]
+    pub fn without_waiting(self) -> Crash {
+        self.stack.get_or_init(|| self.stack_now());
+        self
+    }
+
+    /// The crash with the names that this process finds itself.
+    #[cfg(test)]
+    pub(crate) fn named_here(self) -> Crash {
+        self.stack.get_or_init(|| Stack::new(&self.addresses, |at| Some(find_functions(at))));
+        self
+    }
+
+    fn stack(&self) -> &Stack {
+        self.stack.get_or_init(|| {
+            if let Some(names) = &self.names {
+                names.wait();
             }
-            frames
+            self.stack_now()
         })
+    }
+
+    fn stack_now(&self) -> Stack {
+        match &self.names {
+            Some(names) => names.stack(&self.addresses),
+            None => Stack::new(&self.addresses, |_| None),
+        }
     }
 
     /// Writes the call stack, each frame on a line of its own that it begins.
@@ -107,8 +188,7 @@ impl Crash {
 
     /// The frame to blame.
     fn culprit(&self) -> Option<&Frame> {
-        let first = self.backtrace().iter().find(|frame| !frame.is_messenger());
-        first.or_else(|| self.backtrace().iter().find(|frame| frame.function.is_some()))
+        self.stack().culprit.and_then(|at| self.backtrace().get(at))
     }
 }
 
@@ -138,7 +218,7 @@ impl fmt::Display for Crash {
 
 impl fmt::Display for Frame {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:#x} {}", self.address, self.function.as_deref().unwrap_or("(no code known here)"))?;
+        write!(f, "{:#x} {}", self.address, self.function.as_deref().unwrap_or("(no name known)"))?;
         match &self.file {
             Some(file) => write_place(f, file, self.line),
             None => Ok(()),
@@ -163,37 +243,29 @@ fn readable(name: &backtrace::SymbolName<'_>) -> String {
     }
 }
 
-/// Finds the functions for a call stack: the exact program counter first, then return addresses.
-pub(super) fn symbolise(addresses: &[u64]) -> Vec<Frame> {
-    let mut frames = Vec::with_capacity(addresses.len());
-    for (depth, &address) in addresses.iter().enumerate() {
-        // A return address is looked up one byte earlier, inside the call; an exact one is moved so
-        // that this fits it.
-        let lookup = if depth == 0 { (address as usize).wrapping_add(1) } else { address as usize };
-        let before = frames.len();
-        backtrace::resolve(lookup as *mut c_void, |symbol| {
-            frames.push(Frame {
-                address: address as usize,
-                function: symbol.name().map(|name| readable(&name)),
-                file: symbol.filename().map(|file| file.display().to_string()),
-                line: symbol.lineno(),
-            });
-        });
-        if frames.len() == before {
-            frames.push(Frame { address: address as usize, function: None, file: None, line: None });
-        }
-        for frame in &mut frames[before..] {
-            if frame.function.is_none() {
-                frame.function = module_and_offset(address as usize).map(|(module, at)| format!("{module}+{at:#x}"));
-            }
-        }
+/// Finds the functions at a place, which is a return address or one more than an exact one. Reads
+/// debug information: never in main.
+pub(crate) fn find_functions(lookup: u64) -> Vec<Function> {
+    let module = module_and_offset(lookup.wrapping_sub(1) as usize);
+    let in_module = || module.as_ref().map(|(module, at)| format!("{module}+{at:#x}"));
+    let system = |name: Option<&str>, file: Option<&str>| {
+        is_messenger(name, file, module.as_ref().map(|(module, _)| module.as_str()))
+    };
+    let mut functions = Vec::new();
+    // Looks one byte earlier, inside the call.
+    backtrace::resolve(lookup as *mut c_void, |symbol| {
+        let name = symbol.name().map(|name| readable(&name)).or_else(in_module);
+        let file = symbol.filename().map(|file| file.display().to_string());
+        let is_messenger = system(name.as_deref(), file.as_deref());
+        functions.push(Function { name, file, line: symbol.lineno(), is_messenger });
+    });
+    if functions.is_empty()
+        && let Some(name) = in_module()
+    {
+        let is_messenger = system(Some(&name), None);
+        functions.push(Function { name: Some(name), file: None, line: None, is_messenger });
     }
-    frames
-}
-
-/// The name of the function at this address, which is exact.
-pub(crate) fn function_at(address: usize) -> Option<String> {
-    symbolise(&[address as u64]).pop()?.function
+    functions
 }
 
 /// The file of code that an address belongs to, and the offset in it.

@@ -1,7 +1,7 @@
 //! A dying process leaves a record, whatever it dies of. Each case runs in a forked child on memory
 //! shared with it.
 
-use super::symbols::symbolise;
+use super::symbols::find_functions;
 use super::*;
 
 /// Memory shared with a child; unmapped at the end.
@@ -88,7 +88,8 @@ fn block_everything() {
 }
 
 fn names(record: &Record) -> String {
-    symbolise(&record.frames).iter().filter_map(|frame| frame.function.clone()).collect::<Vec<_>>().join(" < ")
+    let stack = Stack::new(&record.frames, |at| Some(find_functions(at)));
+    stack.frames.iter().filter_map(|frame| frame.function.clone()).collect::<Vec<_>>().join(" < ")
 }
 
 #[inline(never)]
@@ -105,7 +106,7 @@ fn null_pointer() {
     assert_eq!((signal, record.signal, record.address), (libc::SIGSEGV, libc::SIGSEGV, 16));
     assert!(!record.memory_exhausted && record.sp != 0 && record.thread > 0);
     assert_eq!(record.frames[0], record.pc);
-    let crash = record.into_crash(signal);
+    let crash = record.into_crash(signal).named_here();
     let text = crash.to_string();
     let headline = text.lines().next().unwrap_or_default();
     assert!(headline.starts_with("SIGSEGV at 0x10 in "), "{text}");
@@ -127,7 +128,7 @@ fn jump_to_nowhere() {
     let record = record.expect("a record");
     assert_eq!((signal, record.address, record.pc, record.frames[0]), (libc::SIGSEGV, 0, 0, 0));
     assert!(names(&record).contains("calls_nothing") && names(&record).contains("death_of"), "{}", names(&record));
-    assert!(record.into_crash(signal).to_string().starts_with("SIGSEGV at 0x0 in "));
+    assert!(record.into_crash(signal).named_here().to_string().starts_with("SIGSEGV at 0x0 in "));
 }
 
 #[test]
@@ -159,7 +160,7 @@ fn division_abort_trap_and_the_rest() {
         let record = record.unwrap_or_else(|| panic!("no record for {}", signal_name(signal)));
         assert_eq!((died_of, record.signal, record.address), (signal, signal, 0));
         assert!(names(&record).contains("death_of"), "{}", names(&record));
-        let text = record.into_crash(signal).to_string();
+        let text = record.into_crash(signal).named_here().to_string();
         assert!(!text.lines().next().unwrap_or_default().contains(" at 0x"), "sent, so about no address: {text}");
     }
 }
@@ -173,7 +174,7 @@ fn panic_leaves_its_message() {
     assert_eq!((signal, record.signal), (libc::SIGABRT, libc::SIGABRT));
     let message = record.message.clone().unwrap_or_default();
     assert!(message.contains("the engine is on fire") && message.contains("tests.rs"), "{message}");
-    let text = record.into_crash(signal).to_string();
+    let text = record.into_crash(signal).named_here().to_string();
     let headline = text.lines().next().unwrap_or_default();
     assert!(headline.contains("(tests.rs:") && headline.contains("on fire"), "{text}");
     assert!(text.contains("panic_leaves_its_message"), "not all compilers name a closure for it: {text}");
@@ -251,7 +252,7 @@ fn crash_inside_malloc() {
         }
     });
     assert!(signal == libc::SIGABRT || signal == libc::SIGSEGV);
-    let text = record.expect("a record").into_crash(signal).to_string();
+    let text = record.expect("a record").into_crash(signal).named_here().to_string();
     let headline = text.lines().next().unwrap_or_default();
     assert!(headline.contains("(tests.rs:"), "the task is blamed, not the C library: {text}");
 }

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::Instant;
 
+use crate::call::Outcome;
 use crate::channel::UpSide;
 use crate::error::Error;
 use crate::own::Own;
@@ -34,6 +35,14 @@ pub(crate) struct Process {
     pub ended_by: EndedBy,
 }
 
+/// Why a start failed.
+pub(crate) enum WhyDown {
+    /// There was no process, for this reason.
+    Failed(String),
+    /// Its process ended so before it was up.
+    Ended(Outcome),
+}
+
 /// A stage of an orbit's life.
 pub(crate) enum Stage {
     /// It has a process.
@@ -51,7 +60,7 @@ pub(crate) enum Stage {
 pub(crate) struct Life {
     stage: Stage,
     /// Why the last start failed, if it did.
-    why_down: Option<String>,
+    why_down: Option<WhyDown>,
     /// What the process wrote that makes no sense, if it did.
     nonsense: Option<String>,
     /// The lock that the task was seen asleep on, if so.
@@ -154,11 +163,19 @@ impl Life {
 
     /// Why the last start failed, to be appended to a sentence; empty if it did not.
     pub fn why_down(&self) -> String {
-        self.why_down.as_ref().map_or_else(String::new, |why| format!(": the last start failed: {why}"))
+        // Under the orbit's lock, where nothing waits for names.
+        match &self.why_down {
+            None => String::new(),
+            Some(WhyDown::Failed(why)) => format!(": the last start failed: {why}"),
+            Some(WhyDown::Ended(end)) => {
+                let end = end.clone().without_waiting();
+                format!(": the last start failed: the process was not up yet when it ended: {end}")
+            }
+        }
     }
 
     /// Notes why a start failed; `None`: it did not.
-    pub fn note_start(&mut self, failed: Option<String>) {
+    pub fn note_start(&mut self, failed: Option<WhyDown>) {
         self.why_down = failed;
     }
 

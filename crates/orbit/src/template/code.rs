@@ -10,6 +10,8 @@
 use std::ffi::CStr;
 use std::sync::Mutex;
 
+use crate::blackbox::Function;
+
 /// The type of the note with the build id, and its owner's name as it stands there.
 const BUILD_ID: u32 = 3;
 const GNU: &[u8] = b"GNU\0";
@@ -26,6 +28,11 @@ pub(crate) fn is_loaded(address: usize) -> bool {
     Loaded::now().find(address).is_some()
 }
 
+/// The file of main's code that has this address, and the offset in it.
+pub(crate) fn place_of(address: usize) -> Option<String> {
+    Loaded::now().place_of(address)
+}
+
 /// An executable range of a loaded object.
 struct Range {
     start: usize,
@@ -36,6 +43,8 @@ struct Range {
     name: Vec<u8>,
     /// The object's; empty if it has none.
     build_id: Vec<u8>,
+    /// Where the object's addresses count from.
+    base: usize,
 }
 
 /// All that is loaded at one moment, in order of address.
@@ -46,7 +55,7 @@ struct Loaded {
 }
 
 /// The code that was there at a template's birth.
-pub(super) struct Code {
+pub(crate) struct Code {
     born: Loaded,
     still: Mutex<Still>,
 }
@@ -82,6 +91,14 @@ impl Code {
         still.there[at]
     }
 
+    /// The file of code that had this place then (a return address, or one more than an exact
+    /// one), and the offset in it. Reads nothing but what was noted.
+    pub fn place_of(&self, lookup: u64) -> Option<Function> {
+        let at = lookup.wrapping_sub(1) as usize;
+        let name = Some(self.born.place_of(at)?);
+        Some(Function { name, file: None, line: None, is_messenger: true })
+    }
+
     fn check(&self) -> Still {
         let now = Loaded::now();
         let since = now.counts.loaded - self.born.counts.loaded;
@@ -106,6 +123,14 @@ impl Loaded {
         });
         loaded.ranges.sort_unstable_by_key(|range| range.start);
         loaded
+    }
+
+    /// The file of code that has this address, and the offset in it.
+    fn place_of(&self, address: usize) -> Option<String> {
+        let range = &self.ranges[self.find(address)?];
+        let name = String::from_utf8_lossy(range.name.rsplit(|byte| *byte == b'/').next().unwrap_or_default());
+        let name = if name.is_empty() { "the program".into() } else { name };
+        Some(format!("{name}+{:#x}", address - range.base))
     }
 
     /// Which of the ranges it is this address lies in.
@@ -165,7 +190,14 @@ fn ranges_of(object: &libc::dl_phdr_info, place: u64) -> Vec<Range> {
         .map(|header| {
             let start = object.dlpi_addr as usize + header.p_vaddr as usize;
             let end = start + header.p_memsz as usize;
-            Range { start, end, place, name: name.to_vec(), build_id: build_id.to_vec() }
+            Range {
+                start,
+                end,
+                place,
+                name: name.to_vec(),
+                build_id: build_id.to_vec(),
+                base: object.dlpi_addr as usize,
+            }
         })
         .collect()
 }

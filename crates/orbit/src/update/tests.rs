@@ -219,7 +219,7 @@ fn one_bad_item_and_nothing_is_changed() {
     operation.operation(never_registered, &[]);
     let error = operation.apply(&gate).expect_err("not registered");
     assert_eq!(error.kind(), Kind::Denied);
-    assert!(error.to_string().contains("never_registered"), "named: {error}");
+    assert!(error.to_string().contains("(the program+0x"), "its place is named: {error}");
 
     assert!(gate.bytes().iter().all(|&byte| byte == 0));
 }
