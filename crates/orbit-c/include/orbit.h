@@ -353,7 +353,21 @@ enum orbit_engine {
     /* by SIGSEGV: system calls that write into the area may fail with EFAULT, and the kernel ends a
      * program of which a thread writes with SIGSEGV blocked; an area that is destroyed leaves a bit
      * for each of its pages behind, and 100 bytes, for good */
-    ORBIT_ENGINE_MPROTECT = 5
+    ORBIT_ENGINE_MPROTECT = 5,
+    /* The area's memory is a file that orbits map too: a call sends nothing and takes some 50 us
+     * whatever the size, and there is one copy of what neither side has written since. Linux 5.13,
+     * 6.7 to be fast. Only when asked for:
+     * - What main wrote during calls is merged at the next call that finds none in flight, if main
+     *   has one thread, or the call says ORBIT_QUIET. Else calls send it: ENOSPC when that is more
+     *   than the orbit's log holds.
+     * - What the kernel or a device writes to pinned pages across a call is lost for main.
+     * - madvise(MADV_DONTNEED) does not zero there; freed memory goes back to the kernel with the
+     *   area; no locks between processes (PTHREAD_PROCESS_SHARED) there.
+     * - Children that main forks do not have the area: touching it is a SIGSEGV. vfork, posix_spawn
+     *   and system are as ever.
+     * - EOPNOTSUPP under vm.overcommit_memory=2, ulimit -v, mlockall(MCL_FUTURE), and for adopted
+     *   memory. */
+    ORBIT_ENGINE_SHARE = 6
 };
 
 /* What an area shall be like; begin with ORBIT_AREA_OPTIONS_INIT. */
@@ -485,12 +499,17 @@ struct orbit_outcome {
  * the orbit comes to them: those with a call of another function behind them, and those whose large
  * snapshot a copier holds, with all before them. */
 #define ORBIT_REPLACE 4
+/* With any of these or none: nothing writes to the call's ORBIT_ENGINE_SHARE areas until the call
+ * is made (no other thread, no signal handler of one, no other process, no device), so that what
+ * main wrote during earlier calls may be merged. What is written there all the same is lost. Other areas
+ * need no such word. */
+#define ORBIT_QUIET 8
 
 /* How a call is made; begin with ORBIT_CALL_OPTIONS_INIT. */
 struct orbit_call_options {
     size_t size;           /* sizeof(struct orbit_call_options) */
     orbit_entry func_once; /* run this in place of the orbit's entry; NULL: the entry */
-    int flags;             /* ORBIT_SKIP_ANY, ORBIT_SKIP_SAME, ORBIT_REPLACE, or 0 */
+    int flags;             /* ORBIT_SKIP_ANY, ORBIT_SKIP_SAME, ORBIT_REPLACE, ORBIT_QUIET, or 0 */
     int reserved;          /* 0 */
     uint64_t deadline_us;  /* from now, microseconds; 0: the orbit's own */
 };

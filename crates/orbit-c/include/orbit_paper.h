@@ -85,7 +85,8 @@ static inline int orbit_paper_permits(const void *args, size_t len, struct orbit
     memcpy(request, args, sizeof *request);
     if (request->argument != NULL && orbit_is_from_area(request->argument) != 1)
         return 0;
-    for (const struct orbit_paper_named *one = __start_orbit_paper_operations; one < __stop_orbit_paper_operations; one++)
+    const struct orbit_paper_named *one = __start_orbit_paper_operations, *end = __stop_orbit_paper_operations;
+    for (; one < end; one++)
         if (one->function == request->function)
             return 1;
     return 0;

@@ -57,8 +57,8 @@ pub struct CAreaInfo {
 }
 
 /// The engines by the numbers that the header gives them.
-const ENGINES: [Engine; 6] =
-    [Engine::Auto, Engine::Track, Engine::Compare, Engine::Copy, Engine::Fork, Engine::Mprotect];
+const ENGINES: [Engine; 7] =
+    [Engine::Auto, Engine::Track, Engine::Compare, Engine::Copy, Engine::Fork, Engine::Mprotect, Engine::Share];
 
 /// Objects of C have at least this alignment.
 const ALIGN: usize = 16;

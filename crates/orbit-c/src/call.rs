@@ -36,13 +36,23 @@ fn coalesce(flags: c_int) -> Answer<Coalesce> {
         2 => Ok(Coalesce::SkipIfSame),
         4 => Ok(Coalesce::Replace),
         other => Err(Failure::invalid(format!(
-            "flags {other:#x} of a call: one of ORBIT_SKIP_ANY, ORBIT_SKIP_SAME, ORBIT_REPLACE, or 0"
+            "flags {other:#x} of a call: one of ORBIT_SKIP_ANY, ORBIT_SKIP_SAME, ORBIT_REPLACE, or 0, with or without \
+             ORBIT_QUIET"
         ))),
     }
 }
 
-fn options(func_once: CEntry, flags: c_int, deadline_us: u64) -> Answer<CallOptions> {
-    let mut options = CallOptions::new().coalesce(coalesce(flags)?);
+/// `ORBIT_QUIET`.
+const QUIET: c_int = 8;
+
+/// # Safety
+/// With [`QUIET`] nothing writes to the call's areas until it is made, as the header says.
+unsafe fn options(func_once: CEntry, flags: c_int, deadline_us: u64) -> Answer<CallOptions> {
+    let mut options = CallOptions::new().coalesce(coalesce(flags & !QUIET)?);
+    if flags & QUIET != 0 {
+        // SAFETY: the caller's contract.
+        options = unsafe { options.quiet() };
+    }
     if let Some(function) = func_once {
         options = options.function(function);
     }
@@ -176,7 +186,8 @@ pub unsafe extern "C" fn orbit_call_async(
         }
         // SAFETY: the header's contract.
         let taken = unsafe { taken(orbit, area_count, areas, args, args_size)? };
-        begin(taken, &options(func_once, flags, 0)?)
+        // SAFETY: the header's contract.
+        begin(taken, &unsafe { options(func_once, flags, 0) }?)
     })
 }
 
@@ -193,6 +204,7 @@ pub unsafe extern "C" fn orbit_call_async_with(
     pointer(|| {
         // SAFETY: the header's contract.
         let (given, taken) = unsafe { (given::structure(given)?, taken(orbit, area_count, areas, args, args_size)?) };
-        begin(taken, &options(given.func_once, given.flags, given.deadline_us)?)
+        // SAFETY: the header's contract.
+        begin(taken, &unsafe { options(given.func_once, given.flags, given.deadline_us) }?)
     })
 }

@@ -76,6 +76,7 @@ programs! {
     snapshots_without_copiers: ["tests/c/without_copiers.c"], [&[], &["die"]];
     the_first_thread_ends: ["tests/c/first_thread_ends.c"], [&[], &["fresh"]];
     many_threads: ["tests/c/threads.c"], [&[]];
+    areas_whose_memory_is_shared: ["tests/c/shared_area.c"], [&[]];
     table_1_of_the_paper: ["tests/c/paper_table1.c"], [&[]];
     figure_4_of_the_paper: ["tests/c/paper_figure4.cpp"], [&[]];
     figure_7_of_the_paper: ["tests/c/paper_figure7.c"], [&[]];

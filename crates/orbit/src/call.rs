@@ -168,6 +168,7 @@ pub struct CallOptions {
     pub(crate) function: Option<Entry>,
     pub(crate) deadline: Option<Duration>,
     pub(crate) coalesce: Coalesce,
+    pub(crate) quiet: bool,
 }
 
 impl CallOptions {
@@ -188,13 +189,25 @@ impl CallOptions {
 
     /// Whether nothing was asked for.
     pub(crate) fn is_plain(&self) -> bool {
-        self.function.is_none() && self.deadline.is_none() && self.coalesce == Coalesce::Never
+        self.function.is_none() && self.deadline.is_none() && self.coalesce == Coalesce::Never && !self.quiet
     }
 
     /// Ends the call (and the orbit, if it runs it) when it is not done this long after it was
     /// made.
     pub fn deadline(mut self, deadline: Duration) -> CallOptions {
         self.deadline = Some(deadline);
+        self
+    }
+
+    /// Says that nothing writes to the call's areas of [`Engine::Share`](crate::Engine::Share)
+    /// until the call is made: what main wrote during earlier calls is merged, if none of them is
+    /// in flight. Other areas need no such word.
+    ///
+    /// # Safety
+    /// It is so: no other thread, no signal handler of another thread's, no other process and no
+    /// device writes there. What one writes all the same is lost.
+    pub unsafe fn quiet(mut self) -> CallOptions {
+        self.quiet = true;
         self
     }
 

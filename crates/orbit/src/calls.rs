@@ -19,7 +19,7 @@ use std::time::{Duration, Instant};
 use orbit_linux::futex;
 
 use crate::answers::Nonsense;
-use crate::area::{Area, Engine, PageRuns};
+use crate::area::{Area, Engine, PageRuns, Pin};
 use crate::blackbox::Crash;
 use crate::call::{Call, CallOptions, Coalesce, MOST_WAITING_BYTES, Notice, Outcome};
 use crate::channel::{
@@ -50,6 +50,8 @@ struct Gathered {
     parts: Vec<Part>,
     /// The pages of those, by area: owed again if no copier begins.
     held: Vec<Held>,
+    /// The shared areas among those named.
+    pins: Vec<Pin>,
     pages: Pages,
 }
 
@@ -101,7 +103,16 @@ impl Inner {
                 Err(Obstacle::NoRoom(format!("{SLOTS} calls wait")))
             } else {
                 let may_write = taken.log.is_none();
-                self.snapshot_and_queue(&mut core, areas, args, function, submitted_ns, deadline, may_write)
+                self.snapshot_and_queue(
+                    &mut core,
+                    areas,
+                    args,
+                    function,
+                    submitted_ns,
+                    deadline,
+                    may_write,
+                    options.quiet,
+                )
             };
             let full = match made {
                 Ok(call) => {
@@ -213,6 +224,7 @@ impl Inner {
         submitted_ns: u64,
         deadline: Option<Instant>,
         may_write: bool,
+        quiet: bool,
     ) -> std::result::Result<Arc<Call>, Obstacle> {
         let number = core.queue.next_number();
         let slot = &self.down.slots[(number & (SLOTS - 1)) as usize];
@@ -221,7 +233,7 @@ impl Inner {
         let mut gathered = Gathered::default();
         let mut no_copier = false;
         let attached = self.attach_new(core, areas, may_write);
-        let ready = attached.and_then(|()| self.gather(core, areas, args, idle, &mut gathered)).and_then(|()| {
+        let ready = attached.and_then(|()| self.gather(core, areas, args, idle, quiet, &mut gathered)).and_then(|()| {
             if gathered.parts.is_empty() {
                 slot.copier.store(COPIER_NONE, Ordering::Relaxed);
                 return Ok(None);
@@ -275,12 +287,12 @@ impl Inner {
         core.stats.pages += gathered.pages.get() as u64;
         let call = Arc::new(Call::new(number, function, submitted_ns, deadline));
         let log_end = core.queue.log_head();
-        let held = gathered.held;
+        let (held, pins) = (gathered.held, gathered.pins);
         let args_len = args.len();
         if copier.is_some() {
             self.recheck_by(Instant::now() + COPIER_CHECK_INTERVAL);
         }
-        core.queue.push(Waiting { call: call.clone(), log_end, args_len, copier, held, cancelled: false });
+        core.queue.push(Waiting { call: call.clone(), log_end, args_len, copier, held, pins, cancelled: false });
         self.hand_over(core, number.wrapping_add(1));
         self.status.call_submitted(core.queue.len() as u32, gathered.pages.get() as u64);
         if let Some(deadline) = deadline {
@@ -297,12 +309,19 @@ impl Inner {
         areas: &[&Area],
         args: &[u8],
         idle: bool,
+        quiet: bool,
         gathered: &mut Gathered,
     ) -> std::result::Result<(), Obstacle> {
         let args_need = if args.len() > INLINE_ARGS { LogWriter::need_for_args(args.len()) } else { Bytes::ZERO };
         for area in areas {
             let at = core.replicas.iter().position(|r| r.area.id() == area.id());
             let at = at.expect("`attach_new` has made those that were not there");
+            if area.is_shared() {
+                let (pin, pages) = self.pin(core, area, args_need, quiet)?;
+                gathered.pins.push(pin);
+                gathered.pages += pages;
+                continue;
+            }
             let replica = &mut core.replicas[at];
             let used = area.used_pages();
             // An engine that is named is used, and no other.
@@ -531,7 +550,9 @@ impl Inner {
                     // The copier filled the pages through its own page tables; main's alias has
                     // them still to come.
                     replica.mapped = used;
-                    self.runtime.populate(replica.alias.clone(), used.bytes(PAGE_BYTES).get());
+                    if let Some(alias) = &replica.alias {
+                        self.runtime.populate(alias.clone(), used.bytes(PAGE_BYTES).get());
+                    }
                 }
             }
             if done {

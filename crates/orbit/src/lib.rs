@@ -64,6 +64,7 @@ mod orbit;
 mod own;
 mod page;
 mod per_process;
+mod pins;
 mod queue;
 mod replica;
 mod runtime;

@@ -346,6 +346,10 @@ impl Inner {
         let mut start = core.queue.log().tail();
         for (place, one) in waiting.iter().enumerate() {
             core.queue.log().pages_between(&self.down, start, one.log_end, |area, first, count| {
+                // The pages of the calls before lie in the area's own memory, which stands still.
+                if core.replicas.iter().any(|r| r.area.id() == area && r.area.is_shared()) {
+                    return;
+                }
                 let pages = brought.entry(area).or_default();
                 let before = pages.pages();
                 pages.push(first, count);
@@ -520,6 +524,9 @@ fn renewed(replica: &Replica, brought: &PageRuns) -> Result<Option<Replica>> {
     };
     // Once before the copy, to do no work in vain, and once after it, for what main wrote
     // meanwhile.
+    if replica.area.is_shared() {
+        return Replica::make(&replica.area, replica.first_call).map(Some);
+    }
     let mut changed = Taken::changed(replica, PageRuns::new())?;
     if !only_brought(&changed) {
         return Ok(None);

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use crate::answers::{Ending, Nonsense, Reader};
-use crate::area::PageRuns;
+use crate::area::{PageRuns, Pin};
 use crate::call::Call;
 use crate::channel::{Down, DownSide, SLOTS, Up};
 use crate::copier::Copier;
@@ -29,6 +29,9 @@ pub(crate) struct Waiting {
     pub copier: Option<Copier>,
     /// The pages that the copier holds, by area: owed again if it does not write all of them.
     pub held: Vec<Held>,
+    /// The shared areas whose memory is its snapshot.
+    #[expect(dead_code, reason = "what counts is when they are dropped")]
+    pub pins: Vec<Pin>,
     pub cancelled: bool,
 }
 

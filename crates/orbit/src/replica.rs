@@ -41,8 +41,9 @@ pub(crate) struct Replica {
     /// What this orbit has not been sent of the area yet; see the [`ledger`].
     owed: Arc<OwedSet>,
     pub fd: Own,
-    /// Shared with the supervisor, which populates it.
-    pub alias: Arc<Shared>,
+    /// Shared with the supervisor, which populates it. `None`: the area's own memory is what the
+    /// orbit maps, and nothing is written here.
+    pub alias: Option<Arc<Shared>>,
     /// Pages of it that the supervisor was asked to populate.
     pub mapped: Pages,
     /// Pages of the last snapshot; of a replica that has had none, more than any.
@@ -67,6 +68,9 @@ impl Replica {
     /// A replica that is owed the whole area.
     pub fn make(area: &Area, first_call: u32) -> Result<Replica> {
         let doing = || format!("a replica of area \"{}\" ({} bytes)", area.name(), area.limit());
+        if let Some(fd) = area.shared_file()? {
+            return Ok(Replica::over(area, first_call, area.attach()?, fd, None));
+        }
         let fd = fault::check()
             .and_then(|()| memfd::create("orbit-replica", area.limit(), true))
             .map_err(|e| Error::system(doing(), e))?;
@@ -77,29 +81,37 @@ impl Replica {
             .map_err(|e| Error::system(doing(), e))?;
         let fd = Own::new(fd).map_err(|e| Error::system(doing(), e))?;
         let owed = area.attach()?;
-        let alias = Arc::new(alias);
-        let alias_at = Address::of(alias.as_ptr());
-        let number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        Ok(Replica {
+        Ok(Replica::over(area, first_call, owed, fd, Some(Arc::new(alias))))
+    }
+
+    fn over(area: &Area, first_call: u32, owed: Arc<OwedSet>, fd: Own, alias: Option<Arc<Shared>>) -> Replica {
+        Replica {
             area: area.clone(),
-            number,
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
             first_call,
             owed,
             fd,
+            alias_at: alias.as_ref().map_or(Address::of(std::ptr::null::<u8>()), |alias| Address::of(alias.as_ptr())),
             alias,
-            alias_at,
             mapped: Pages::ZERO,
             copied_in_a_row: 0,
             last_delta: Pages::MAX,
             until_protect: 0,
             copiers_failed: 0,
             no_copier_until: None,
-        })
+        }
     }
 
     /// What gives it to the orbit; its descriptor goes along.
     pub fn message(&self) -> Attach {
-        Attach { base: self.area.base(), len: self.area.limit(), area: self.area.id(), number: self.number }
+        Attach {
+            base: self.area.base(),
+            len: self.area.limit(),
+            area: self.area.id(),
+            number: self.number,
+            shared: u32::from(self.alias.is_none()),
+            reserved: 0,
+        }
     }
 
     /// Copies pages from the area straight into the replica: only while the orbit is idle.
@@ -108,7 +120,7 @@ impl Replica {
     /// `Gone`.
     fn write(&self, runs: &PageRuns) -> Result<()> {
         self.area.with_source(|source| {
-            let target = self.alias.as_ptr();
+            let target: *mut u8 = self.alias_at.pointer();
             let pages = runs.iter().flat_map(|(first, count)| first.run(count));
             let pairs = pages.map(|page| (source(page), target.wrapping_add(page.offset(PAGE_BYTES).get())));
             if runs.pages() >= stream::WORTH_IT {

@@ -359,6 +359,14 @@ impl Runtime {
         lock(&self.supervisor).as_ref().is_some_and(|thread| thread.thread().id() == std::thread::current().id())
     }
 
+    /// Whether the calling thread is the only one of the program's: beside it there is the
+    /// supervisor alone.
+    pub fn is_alone(&self) -> bool {
+        // In this order: a supervisor that runs afterwards was among those counted.
+        let two = orbit_linux::process::thread_count().is_ok_and(|threads| threads == 2);
+        two && !self.is_supervisor() && lock(&self.supervisor).as_ref().is_some_and(|thread| !thread.is_finished())
+    }
+
     /// Wakes the supervisor.
     pub fn knock(&self) {
         let (door, is_new) = self.door();

@@ -41,6 +41,8 @@ struct Replica {
     base: usize,
     len: usize,
     fd: Own,
+    /// It is the area's own memory: pages of the log are laid over it for one call.
+    shared: bool,
 }
 
 /// What the loop and any thread of the task that pushes use together.
@@ -211,7 +213,7 @@ impl Task {
     }
 
     fn map(&mut self, attach: Attach, fd: OwnedFd) {
-        let Attach { base, len, area, number } = attach;
+        let Attach { base, len, area, number, shared, reserved: _ } = attach;
         if let Err(e) = limits::make_room(&self.limits, len as u64) {
             panic!("making room for the replica of area {area}: {e}");
         }
@@ -240,7 +242,7 @@ impl Task {
             panic!("showing the replica of area {area} at {base:#x}: {e}");
         }
         match Own::new(fd) {
-            Ok(fd) => self.replicas.push(Replica { area, number, base, len, fd }),
+            Ok(fd) => self.replicas.push(Replica { area, number, base, len, fd, shared: shared != 0 }),
             Err(e) => panic!("reading the replica of area {area}: {e}"),
         }
     }
@@ -272,11 +274,11 @@ impl Task {
         if start != end {
             self.replay(start, end, &mut long_args);
         }
-        if is_cancelled(slot) {
-            return self.report(call, ENDED_SKIPPED, 0);
-        }
-        if !copied {
-            return self.report(call, ENDED_NO_IMAGE, 0);
+        let skipped = if is_cancelled(slot) { Some(ENDED_SKIPPED) } else { (!copied).then_some(ENDED_NO_IMAGE) };
+        if let Some(how) = skipped {
+            self.report(call, how, 0);
+            // What was laid over shared memory was for this call.
+            return self.drop_own_writes();
         }
         let args_len = slot.args_len.load(Ordering::Relaxed) as usize;
         let value = match &mut long_args {
@@ -385,6 +387,9 @@ impl Task {
         log::replay(&self.shared.down, start, end, |record| match record {
             Record::Pages { area, first, data } => {
                 let Some(replica) = self.replicas.iter().find(|r| r.area == area) else { return };
+                if replica.shared {
+                    return replica.lay_over(first.offset(PAGE_BYTES).get(), data);
+                }
                 let fd = open.filter(|(known, _)| *known == area).map_or_else(|| replica.fd.fd(), |(_, fd)| Ok(fd));
                 open = fd.as_ref().ok().map(|fd| (area, *fd));
                 if let Err(e) = fd.and_then(|fd| stream::write_all_at(fd, data, first.offset(PAGE_BYTES).get() as u64))
@@ -457,6 +462,17 @@ impl Task {
                 }
             }
         }
+    }
+}
+
+impl Replica {
+    /// Lays pages over those of the area's own memory, for this process, until its own writes are
+    /// dropped.
+    fn lay_over(&self, at: usize, data: &[u8]) {
+        assert!(at.checked_add(data.len()).is_some_and(|end| end <= self.len), "pages beyond area {}", self.area);
+        let to = std::ptr::with_exposed_provenance_mut::<u8>(self.base + at);
+        // SAFETY: inside the private mapping, which is writable; the task does not run.
+        unsafe { std::ptr::copy_nonoverlapping(data.as_ptr(), to, data.len()) };
     }
 }
 

@@ -79,6 +79,7 @@ impl Inner {
             args_len: args.len(),
             copier: None,
             held: Vec::new(),
+            pins: Vec::new(),
             cancelled: false,
         });
         self.hand_over(core, number.wrapping_add(1));

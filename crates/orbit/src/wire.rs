@@ -55,6 +55,10 @@ pub(crate) struct Attach {
     pub area: u32,
     /// The replica's own number: an area let go of and named again has another one.
     pub number: u32,
+    /// Not 0: it is the area's own memory, which nobody writes; pages of the log are laid over it.
+    pub shared: u32,
+    /// Keeps the size even.
+    pub reserved: u32,
 }
 
 /// The bytes of a message.

@@ -221,6 +221,8 @@ fn history(engine: Engine, pending: Pending, seed: u64, steps: usize) {
                 let expected = world_now.expected();
                 let coalesce = if random.below(20) == 0 { Coalesce::Replace } else { Coalesce::Never };
                 let options = CallOptions::new().coalesce(coalesce);
+                // SAFETY: every write to the area is made under the lock held here.
+                let options = if engine == Engine::Share { unsafe { options.quiet() } } else { options };
                 // Those behind a crash fail with it, or are kept if their snapshots can still be
                 // given.
                 let behind_a_failure = outstanding.iter().any(|o| o.may_fail && o.future.poll().is_none());
@@ -332,4 +334,14 @@ fn mprotect() {
 #[test]
 fn auto() {
     history(Engine::Auto, Pending::Fail, seed(), steps());
+}
+
+#[test]
+fn share() {
+    history(Engine::Share, Pending::Fail, seed(), steps());
+}
+
+#[test]
+fn share_keeping_calls() {
+    history(Engine::Share, Pending::Keep, seed(), steps());
 }

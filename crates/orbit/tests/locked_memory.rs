@@ -58,7 +58,8 @@ fn sees_what_main_wrote(orbit: &Orbit, engine: Engine, at: usize) {
 
 #[test]
 fn locked_memory() {
-    let all = [Engine::Auto, Engine::Track, Engine::Compare, Engine::Copy, Engine::Fork, Engine::Mprotect];
+    let all =
+        [Engine::Auto, Engine::Track, Engine::Compare, Engine::Copy, Engine::Fork, Engine::Mprotect, Engine::Share];
     for engine in all {
         let orbit = Orbit::builder("locks-a-page").entry(lock_and_write).build().expect("orbit");
         sees_what_main_wrote(&orbit, engine, 0);

@@ -7,6 +7,7 @@
 //! the same is found when the area is attached, and not overwritten.
 
 use super::adopt::parse;
+use super::window::existing;
 use crate::units::{Address, Bytes};
 use orbit_linux::map::{self, Mapping};
 use orbit_linux::procfs;
@@ -31,9 +32,23 @@ pub(crate) fn note_places() {
     {
         fill_gaps_above(Address::new(kept.leak().0));
     }
+    fill_window();
     let maps = procfs::own_text("maps").unwrap_or_default();
     let ranges = maps.lines().filter_map(parse).map(|(start, end, ..)| (start, end));
     *PLACES.lock().unwrap_or_else(PoisonError::into_inner) = ranges.collect();
+}
+
+/// Reserves what the window lacks in this process: shared areas of main's, which no child has.
+fn fill_window() {
+    let Some(window) = existing() else { return };
+    let (mut at, end) = (window.base(), window.base() + window.len());
+    let maps = procfs::own_text("maps").unwrap_or_default();
+    for (start, stop, ..) in maps.lines().filter_map(parse) {
+        if start.min(end) > at {
+            let _ = map::none_if_free(at.get(), (start.min(end) - at).get());
+        }
+        at = at.max(stop.min(end));
+    }
 }
 
 /// Keeps free what lies between mappings from `at` on: the kernel takes such gaps first, where they

@@ -34,11 +34,29 @@ pub enum Engine {
     /// and a thread that writes must not have SIGSEGV blocked: the kernel ends the program then.
     /// Only when asked for.
     Mprotect,
+    /// The area's memory is a file that orbits map too: a call sends nothing and takes some 50 us
+    /// whatever the size, main and its orbits have one copy of what neither has written since, and
+    /// the kernel copies the pages that main writes. Needs Linux 5.13, or 6.7 to be fast. Only when
+    /// asked for, since it asks for more:
+    ///
+    /// - Pages that main wrote during calls are merged into the file again at the next call that
+    ///   finds none in flight, if main has no thread beside the one that calls, or that says
+    ///   [`CallOptions::quiet`](crate::CallOptions::quiet). Else calls send them, and fail when
+    ///   they are more than the orbit's log holds.
+    /// - What the kernel or a device writes to pinned pages (registered buffers of io_uring, RDMA,
+    ///   `O_DIRECT`) across a call is lost for main. No such buffers in the area.
+    /// - `MADV_DONTNEED` there does not zero, freed memory is not given back to the kernel before
+    ///   the area goes, and locks between processes (`PTHREAD_PROCESS_SHARED`) do not work there.
+    /// - Forked children of main do not have the area: to touch it is a SIGSEGV. `vfork`,
+    ///   `posix_spawn` and `system` are as ever.
+    /// - Not under `vm.overcommit_memory=2`, a limit of address space (`ulimit -v`), or
+    ///   `mlockall(MCL_FUTURE)`; not for adopted memory.
+    Share,
 }
 
 impl Engine {
-    const ALL: [Engine; 6] =
-        [Engine::Auto, Engine::Track, Engine::Compare, Engine::Copy, Engine::Fork, Engine::Mprotect];
+    const ALL: [Engine; 7] =
+        [Engine::Auto, Engine::Track, Engine::Compare, Engine::Copy, Engine::Fork, Engine::Mprotect, Engine::Share];
 
     fn name(self) -> &'static str {
         match self {
@@ -48,6 +66,7 @@ impl Engine {
             Engine::Copy => "copy",
             Engine::Fork => "fork",
             Engine::Mprotect => "mprotect",
+            Engine::Share => "share",
         }
     }
 }

@@ -70,9 +70,11 @@ pub(super) struct AreaInner {
     /// Pages released to the kernel, which the tracker cannot see, since the last harvest.
     dropped: Mutex<PageRuns>,
     /// `None` once the area is gone.
-    track: Mutex<Option<Tracker>>,
+    pub track: Mutex<Option<Tracker>>,
     owed: Mutex<Vec<Weak<OwedSet>>>,
-    /// [`Stay`]s that live.
+    /// [`super::Pin`]s that live. Raised under `track`.
+    pub pins: AtomicUsize,
+    /// [`super::Stay`]s that live.
     pub stays: AtomicUsize,
 }
 
@@ -136,32 +138,7 @@ impl Drop for Hold {
     }
 }
 
-/// Keeps an area from being destroyed while it lives, for long: a request to destroy it is
-/// rejected. What is placed in the area after a stay began stays mapped, and is this process' to
-/// write to, until the stay ends; in a forked child too.
-#[derive(Debug)]
-pub(crate) struct Stay {
-    area: Arc<AreaInner>,
-}
-
-impl Stay {
-    /// Begins. In an area that is gone it keeps nothing: placing an object there fails.
-    pub(super) fn in_area(area: &Arc<AreaInner>) -> Stay {
-        // No lock: a child may not take one. The object placed next takes the lock under which
-        // `destroy` checks here, so that either this is seen there, or the area is gone by then and
-        // nothing is placed.
-        area.stays.fetch_add(1, Ordering::AcqRel);
-        Stay { area: area.clone() }
-    }
-}
-
-impl Drop for Stay {
-    fn drop(&mut self) {
-        self.area.stays.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -177,7 +154,8 @@ impl AreaInner {
             let doing = format!("making {} of memory accessible for area \"{name}\"", human(limit));
             return Err(Error::system(doing, error));
         }
-        let huge = if size >= HUGE_FROM { size.down_to(HUGE) } else { Bytes::ZERO };
+        let is_shared = asked == Engine::Share;
+        let huge = if size >= HUGE_FROM && !is_shared { size.down_to(HUGE) } else { Bytes::ZERO };
         // Else one page is what a write makes dirty, not the 512 of a huge page. Kernels without
         // huge pages reject both, and lose nothing but speed.
         // SAFETY: the advice changes neither content nor access.
@@ -219,17 +197,20 @@ impl AreaInner {
             window,
             state: Mutex::new(State { heap: window.map(|_| Heap::new(base, limit)), holds: 0, gone: false }),
             let_go: Condvar::new(),
-            whole: AtomicUsize::new(0),
+            // No call copies a shared area whole.
+            whole: AtomicUsize::new(if asked == Engine::Share { usize::MAX } else { 0 }),
             high: AtomicUsize::new(if window.is_some() { 0 } else { limit.get() }),
             dropped: Mutex::default(),
             track: Mutex::new(None),
             owed: Mutex::default(),
+            pins: AtomicUsize::new(0),
             stays: AtomicUsize::new(0),
         });
         // Before the tracker, which would end the tracking of another area in the same place when
         // it goes.
         registry::enter(&area)?;
         let tracker = match carved {
+            Some(_) if asked == Engine::Share => Tracker::shared(base, limit),
             Some((_, huge)) => Tracker::over_zeroes(base, limit, asked, huge),
             None if zeroes => Tracker::over_zeroes(base, limit, asked, Bytes::ZERO),
             None => Tracker::new(base, limit, asked),
@@ -299,7 +280,7 @@ impl AreaInner {
         }
     }
 
-    fn gone(&self) -> Error {
+    pub(super) fn gone(&self) -> Error {
         Error::new(Kind::Gone, format!("area \"{}\" was destroyed", self.name))
     }
 
@@ -506,6 +487,10 @@ impl AreaInner {
     /// Gives the used pages of a free run back to the kernel, and notes that they changed: the
     /// kernel loses their protection.
     fn release_range(&self, heap: &mut Heap, run: Run) {
+        // The memory is a file that orbits read, and which nobody may cut holes into.
+        if self.is_shared() {
+            return;
+        }
         let mut touched = PageRuns::new();
         for (first, pages) in heap.touched_in(run) {
             let start = first.offset(PAGE).next_page(self.page);
@@ -540,6 +525,9 @@ impl AreaInner {
         dropped.clear();
         drop(dropped);
         let result = f(tracker);
+        if self.is_shared() {
+            return result;
+        }
         self.whole.store(tracker.sends_whole().map_or(0, |pages| pages.bytes(self.page).get()), Ordering::Release);
         result
     }
@@ -577,6 +565,9 @@ impl AreaInner {
                 return Err(self.gone());
             }
             lock(&self.owed).push(Arc::downgrade(&set));
+        }
+        if self.is_shared() {
+            return Ok(set);
         }
         let used = self.high_pages();
         match self.touched(used) {

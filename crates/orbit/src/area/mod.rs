@@ -37,7 +37,9 @@ mod heap;
 mod inner;
 mod owed;
 mod pages;
+mod pin;
 mod registry;
+mod stay;
 mod touched;
 #[doc(hidden)]
 pub mod track;
@@ -46,17 +48,20 @@ pub(crate) mod window;
 use crate::error::{Error, Kind, Result};
 #[doc(hidden)]
 pub use crate::generation::generation;
+use crate::own::Own;
 use crate::units::{Address, Bytes, Page, Pages};
 #[cfg(feature = "allocator-api2")]
 pub use allocator::AreaAllocator;
 pub use engine::Engine;
 use inner::AreaInner;
-pub(crate) use inner::{Hold, Stay};
+pub(crate) use inner::Hold;
 use orbit_linux::map::page_size;
 #[doc(hidden)]
 pub use owed::OwedSet;
 #[doc(hidden)]
 pub use pages::PageRuns;
+pub(crate) use pin::Pin;
+pub(crate) use stay::Stay;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -395,6 +400,25 @@ impl Area {
     #[inline(always)]
     pub(crate) fn is_same(&self, other: &Area) -> bool {
         std::sync::Arc::ptr_eq(&self.inner, &other.inner)
+    }
+
+    /// Whether orbits map the area's own memory: [`Engine::Share`].
+    pub(crate) fn is_shared(&self) -> bool {
+        self.inner.is_shared()
+    }
+
+    /// That memory, see `inner`.
+    pub(crate) fn shared_file(&self) -> Result<Option<Own>> {
+        self.inner.shared_file()
+    }
+
+    /// Takes the snapshot of a shared area, see `inner`.
+    ///
+    /// # Safety
+    /// The answer of `quiet`, whether nothing writes to the area until this returns, is true.
+    pub(crate) unsafe fn pin(&self, quiet: impl FnOnce() -> bool, out: &mut PageRuns) -> Result<Pin> {
+        // SAFETY: the caller's promise is the same.
+        unsafe { self.inner.pin(quiet, out) }
     }
 
     /// Copies a small area whole, see `inner`.

@@ -91,6 +91,7 @@ mod tests {
             args_len: 0,
             copier: None,
             held: Vec::new(),
+            pins: Vec::new(),
             cancelled: false,
         }
     }

@@ -120,7 +120,7 @@ impl<'a> Taken<'a> {
     /// on.
     pub fn into_copier(mut self, source: *const u8, parts: &mut Vec<Part>) -> Held {
         let replica = self.replica;
-        let to = replica.alias.as_ptr();
+        let to: *mut u8 = replica.alias_at.pointer();
         let number = replica.fd.number().unwrap_or(-1);
         parts.extend(self.runs.iter().map(|(first, count)| Part {
             from: source.wrapping_add(first.offset(PAGE_BYTES).get()),
@@ -238,7 +238,7 @@ mod tests {
         Taken::changed(&replica, PageRuns::new()).expect("it is taken again").into_replica().expect("idle");
         assert_eq!(replica.owed_pages(), Pages::ZERO);
         // SAFETY: the replica's alias has the area's length.
-        let there = unsafe { replica.alias.as_ptr().add(3 * PAGE).cast::<u64>().read() };
+        let there = unsafe { replica.alias_at.pointer().cast::<u8>().add(3 * PAGE).cast::<u64>().read() };
         assert_eq!(there, 1, "delivered once");
     }
 

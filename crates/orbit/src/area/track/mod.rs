@@ -15,16 +15,19 @@ mod compare;
 mod hot;
 mod kernel;
 mod protect;
+mod share;
 mod written;
 
 use super::Engine;
 pub use super::pages::PageRuns;
 use crate::error::{Error, Kind, Result};
 use crate::generation::generation;
+use crate::own::Own;
 use crate::units::{Address, Bytes, Page, Pages};
 use compare::Compare;
 use kernel::Kernel;
 use protect::Protect;
+use share::Share;
 use std::io;
 use written::{Shape, Written};
 
@@ -40,6 +43,7 @@ enum Way {
     Compare(Compare),
     Track(Written),
     Protect(Protect),
+    Share(Share),
 }
 
 /// Finds the written pages of one range of memory. See the module's head.
@@ -87,6 +91,21 @@ impl Tracker {
         Self::make(base, limit, engine, true, huge)
     }
 
+    /// A tracker of the `share` engine, which puts the memory of the area into this range of the
+    /// window.
+    ///
+    /// # Errors
+    /// `Unsupported`, with the facility that is missing.
+    pub(super) fn shared(base: Address, limit: Bytes) -> Result<Tracker> {
+        let mut tracker = Self::make(base, limit, Engine::Auto, true, Bytes::ZERO)?;
+        let share = Share::over(base, limit).map_err(|error| {
+            let why = format!("engine \"share\" is not available: {error}; choose engine auto");
+            Error::new(Kind::Unsupported, why)
+        })?;
+        (tracker.asked, tracker.way) = (Engine::Share, Way::Share(share));
+        Ok(tracker)
+    }
+
     fn make(base: Address, limit: Bytes, engine: Engine, zeroes: bool, huge: Bytes) -> Result<Tracker> {
         let mut tracker = Tracker {
             base,
@@ -115,6 +134,10 @@ impl Tracker {
                     refused(format!("no address space for a shadow ({error})"), "a lower limit or engine copy")
                 })?);
             }
+            Engine::Share => {
+                let needs = "it needs memory of the library's, not the program's".to_owned();
+                return Err(refused(needs, "an area that is made, or engine auto"));
+            }
             Engine::Mprotect => {
                 let protect = Protect::new(base, limit, tracker.page);
                 tracker.way = Way::Protect(protect.map_err(|error| refused(error.to_string(), "engine auto"))?);
@@ -139,6 +162,7 @@ impl Tracker {
             Way::Compare(_) => Engine::Compare,
             Way::Track(_) => Engine::Track,
             Way::Protect(_) => Engine::Mprotect,
+            Way::Share(_) => Engine::Share,
         }
     }
 
@@ -242,7 +266,7 @@ impl Tracker {
         }
         let mut pages = self.pending.clone();
         match &mut self.way {
-            Way::Copy => return Ok(self.used_pages().min(stop_after)),
+            Way::Copy | Way::Share(_) => return Ok(self.used_pages().min(stop_after)),
             Way::Compare(compare) => compare.peek(self.used, stop_after, &mut pages),
             Way::Track(written) => {
                 let status = written.peek(self.used, stop_after, &mut pages);
@@ -287,7 +311,7 @@ impl Tracker {
 
     fn fetch(&mut self) -> io::Result<()> {
         match &mut self.way {
-            Way::Copy => {
+            Way::Copy | Way::Share(_) => {
                 self.pending.push(Page::ZERO, self.used - Page::ZERO);
                 Ok(())
             }
@@ -298,6 +322,37 @@ impl Tracker {
             Way::Track(written) => written.harvest(self.used, &mut self.pending),
             Way::Protect(protect) => protect.harvest(self.used, &mut self.pending),
         }
+    }
+
+    /// The memory that orbits of a `share` area map.
+    ///
+    /// # Errors
+    /// The program has closed it. `None`: another engine.
+    pub(super) fn shared_file(&self) -> Option<io::Result<Own>> {
+        if let Way::Share(share) = &self.way { Some(share.file()) } else { None }
+    }
+
+    /// Takes the snapshot of a `share` area: adds to `out` the pages that differ from the shared
+    /// memory, none of them if that was made to stand still just now. `may_merge` is asked only if
+    /// it matters: whether no task reads an earlier snapshot, and nothing writes to the area until
+    /// this returns.
+    ///
+    /// # Errors
+    /// `System`: nothing has happened.
+    ///
+    /// # Safety
+    /// The answer of `may_merge` is true.
+    pub(super) unsafe fn share(&mut self, may_merge: impl FnOnce() -> bool, out: &mut PageRuns) -> Result<()> {
+        self.ours()?;
+        let (used, page) = (self.used, self.page);
+        let Way::Share(share) = &mut self.way else { return Ok(()) };
+        // Where it fails, the area is as it was, and its pages are sent.
+        // SAFETY: the caller's word.
+        if share.is_flipped() && may_merge() && unsafe { share.merge(used, page) }.is_err() {
+            return share.private_pages(used, page, out).map_err(|e| Error::system("scanning a shared area", e));
+        }
+        let taken = if share.is_flipped() { share.private_pages(used, page, out) } else { share.flip() };
+        taken.map_err(|error| Error::system("taking the snapshot of a shared area by moving its page tables", error))
     }
 
     /// Main is about to write to `pages` pages from `first` on: where each first write would be a

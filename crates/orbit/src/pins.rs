@@ -1,0 +1,54 @@
+//! The snapshot of an area whose memory orbits share: nothing is sent, the memory is made to stand
+//! still; what main has written since it last did so goes into the log.
+
+use orbit_linux::signals::Blocked;
+
+use crate::area::{Area, Pin};
+use crate::core::{Core, Inner};
+use crate::error::{Error, Kind};
+use crate::log::LogWriter;
+use crate::queue::Obstacle;
+use crate::units::{Bytes, Pages};
+
+impl Inner {
+    /// Takes the snapshot of a shared area: what is to be laid over its memory goes into the log.
+    /// `quiet`: the program says that nothing writes to it meanwhile.
+    pub fn pin(
+        &self,
+        core: &mut Core,
+        area: &Area,
+        args_need: Bytes,
+        quiet: bool,
+    ) -> std::result::Result<(Pin, Pages), Obstacle> {
+        let mut runs = core.queue.lend_runs();
+        runs.clear();
+        // A handler of this thread could write as well.
+        let blocked = Blocked::all();
+        // SAFETY: nothing writes to the area, by the program's word, or since this thread is the
+        // only one of the program's and runs no handler.
+        let pin = unsafe { area.pin(|| quiet || self.runtime.is_alone(), &mut runs) };
+        drop(blocked);
+        let (pin, pages) = (pin?, runs.pages());
+        let (need, room) = (LogWriter::need_for_pages(pages, runs.runs()) + args_need, core.queue.log_room(&self.down));
+        if need > room {
+            let (name, bytes) = (area.name(), self.down.log_bytes());
+            if core.queue.is_empty() {
+                let why = format!(
+                    "{pages} pages of area \"{name}\" were written since its memory was last merged, more than the \
+                     log of {bytes} bytes holds: call while no call is in flight and nothing writes to the area, and \
+                     say so (quiet), or make the orbit with a larger log"
+                );
+                return Err(Error::new(Kind::Full, why).into());
+            }
+            let why = format!("{need} bytes of pages for a log with {room} of {bytes} bytes free");
+            return Err(Obstacle::NoRoom(why));
+        }
+        area.with_source(|source| {
+            for (first, count) in runs.iter() {
+                core.queue.log_mut().pages(&self.down, area.id(), first, count, source);
+            }
+        })?;
+        core.queue.return_runs(runs);
+        Ok((pin, pages))
+    }
+}
