@@ -501,8 +501,8 @@ struct orbit_outcome {
 #define ORBIT_REPLACE 4
 /* With any of these or none: nothing writes to the call's ORBIT_ENGINE_SHARE areas until the call
  * is made (no other thread, no signal handler of one, no other process, no device), so that what
- * main wrote during earlier calls may be merged. What is written there all the same is lost. Other areas
- * need no such word. */
+ * main wrote during earlier calls may be merged. What is written there all the same is lost. Other
+ * areas need no such word. */
 #define ORBIT_QUIET 8
 
 /* How a call is made; begin with ORBIT_CALL_OPTIONS_INIT. */
