@@ -25,6 +25,8 @@ pub enum Resource {
     Processes,
     /// Resident memory: no kernel since 2.4 heeds it.
     Resident,
+    /// Microseconds of processor time at a real-time priority without a sleep.
+    RealTime,
     /// Bytes of the main thread's stack.
     Stack,
 }
@@ -41,6 +43,7 @@ impl Resource {
             Resource::Locked => libc::RLIMIT_MEMLOCK,
             Resource::Processes => libc::RLIMIT_NPROC,
             Resource::Resident => libc::RLIMIT_RSS,
+            Resource::RealTime => libc::RLIMIT_RTTIME,
             Resource::Stack => libc::RLIMIT_STACK,
         }
     }

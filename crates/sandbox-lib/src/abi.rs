@@ -3,8 +3,10 @@
 //! ```text
 //! BASE        public     1 MiB  read, execute   directory, code and constants          written by the host only
 //! +1 MiB      protected  1 MiB  closed          data, heap, stack, record of each slot  open while its handler runs
-//! +2 MiB      control  128 KiB  read, write     claims, due times, queues, counters     nobody trusts it
-//! +2 MiB+128K private   16 KiB  read, write     of each process: what it had before it joined
+//!             a gap of 64 KiB
+//! +2M+64K     control  128 KiB  read, write     claims, due times, queues, counters     nobody trusts it
+//!             a gap of 64 KiB
+//! +2M+256K    private   16 KiB  read, write     of each process: what it had before it joined, its runs
 //! ```
 //!
 //! All parts have the same address in every member. Public and protected part are divided into
@@ -27,6 +29,8 @@ use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64};
 pub const BASE: usize = 0x7e50_0000_0000;
 /// Bytes of a slot in the public part, and in the protected part.
 pub const SLOT: usize = 0x1_0000;
+/// The power of two that is [`SLOT`].
+pub const SLOT_BITS: u32 = 16;
 /// Slots of the region.
 pub const SLOTS: usize = 16;
 /// The first slot for services.
@@ -41,14 +45,16 @@ pub const PUBLIC_LEN: usize = SLOT * SLOTS;
 pub const PROTECTED: usize = BASE + PUBLIC_LEN;
 /// Bytes of the protected part.
 pub const PROTECTED_LEN: usize = SLOT * SLOTS;
+/// Bytes between parts that a handler may write and what it may run into: nothing is mapped there.
+pub const GAP: usize = SLOT;
 /// The control part.
-pub const CONTROL: usize = PROTECTED + PROTECTED_LEN;
+pub const CONTROL: usize = PROTECTED + PROTECTED_LEN + GAP;
 /// Bytes of the control part.
 pub const CONTROL_LEN: usize = 0x2_0000;
 /// Bytes of one slot's control structure.
 pub const CONTROL_SLOT: usize = CONTROL_LEN / SLOTS;
 /// The private part: a page of each process.
-pub const PRIVATE: usize = CONTROL + CONTROL_LEN;
+pub const PRIVATE: usize = CONTROL + CONTROL_LEN + GAP;
 /// Bytes of the private part.
 pub const PRIVATE_LEN: usize = 0x4000;
 /// The first address after the region.
@@ -66,7 +72,7 @@ pub const STACK_AT: usize = FAULT_STACK_AT - STACK_LEN;
 pub const STACK_LEN: usize = 0x4000;
 
 /// What a directory begins with.
-pub const MAGIC: u64 = 0x6f72_6269_7473_0004;
+pub const MAGIC: u64 = 0x6f72_6269_7473_0005;
 /// Handles of a service at most.
 pub const GRANTS: usize = 32;
 /// Attributes that all services of a host may set, at most.
@@ -280,13 +286,32 @@ pub struct Control {
     pub costs: [AtomicU32; KEPT],
 }
 
-/// A run in progress, in the slot's protected part. Offsets are used by assembly.
+/// What a run gives its handler and the heap have, in the slot's protected part: the handler may
+/// write all of it, so nothing here says how a run ends.
 #[repr(C)]
 pub struct Record {
-    /// Stack pointer that an abort returns to.
+    /// Free blocks of the heap: address of the first.
+    pub heap_free: u64,
+    /// First byte of the heap never given out; 0: all of it.
+    pub heap_used: u64,
+    /// The call that waits for the end of the run; 0: none does.
+    pub call: u64,
+    /// What the handler gets.
+    pub context: Context,
+    /// The event.
+    pub event: Event,
+    /// The arguments that the service was loaded with.
+    pub arguments: [u8; ARGUMENTS],
+}
+
+/// A run in progress: how it is bounded and where it ends. In the private part of the process that
+/// runs it, which no overrun of the slot reaches. Offsets are used by assembly.
+#[repr(C)]
+pub struct Run {
+    /// Stack pointer that the end of the run returns to.
     pub stack_pointer: u64,
-    /// Address that an abort continues at.
-    pub landing: u64,
+    /// Its complement: a run whose stack pointer was overwritten is not continued.
+    pub stack_check: u64,
     /// 1 while the handler runs.
     pub active: AtomicU32,
     /// Why it was aborted: 0, [`OVERRUN`] or a signal's number.
@@ -295,8 +320,6 @@ pub struct Record {
     pub fault_stack: [u64; 3],
     /// `stack_t` of the thread's own alternate stack, as it was when the handler was called.
     pub own_stack: [u64; 3],
-    /// Number of the run.
-    pub sequence: u64,
     /// CPU clock of the thread when the handler was called.
     pub cpu_began: u64,
     /// The CPU's counter then.
@@ -305,8 +328,6 @@ pub struct Record {
     pub keeps_stack: u64,
     /// Monotonic clock then.
     pub began: u64,
-    /// CPU time allowed.
-    pub budget_ns: u64,
     /// The timer that bounds the run; negative: none yet, an agent checks it.
     pub timer: i32,
     /// The thread.
@@ -319,24 +340,12 @@ pub struct Record {
     pub own_set: u32,
     /// The priority.
     pub own_priority: i32,
-    /// Free blocks of the heap: address of the first.
-    pub heap_free: u64,
-    /// First byte of the heap never given out; 0: all of it.
-    pub heap_used: u64,
     /// 1: the run may wait, for a thread of the service's own runs it.
     pub may_wait: u32,
-    /// Free.
-    pub reserved: u32,
+    /// The slot.
+    pub slot: u32,
     /// What the handler answers to a call of it.
     pub answer: i64,
-    /// The call that waits for the end of the run; 0: none does.
-    pub call: u64,
-    /// What the handler gets.
-    pub context: Context,
-    /// The event.
-    pub event: Event,
-    /// The arguments that the service was loaded with.
-    pub arguments: [u8; ARGUMENTS],
 }
 
 /// `cause` of a run over its budget.
@@ -420,6 +429,9 @@ pub struct Private {
     /// For each slot, waits for its service's thread on the CPU that were for nothing: see
     /// [`crate::spin`].
     pub misses: [AtomicU32; SLOTS],
+    /// For each slot, the run that a thread of this process is in. The thread that holds the slot's
+    /// claim writes it.
+    pub runs: [Run; SLOTS],
 }
 
 const _: () = {
@@ -430,9 +442,7 @@ const _: () = {
     assert!(size_of::<Private>() <= PRIVATE_LEN);
     // orbit_program.h knows this one.
     assert!(core::mem::offset_of!(Directory, library) + core::mem::offset_of!(Library, call) == 64);
-    assert!(core::mem::offset_of!(Record, active) == 16);
-    assert!(core::mem::offset_of!(Record, cause) == 20);
-    assert!(core::mem::offset_of!(Record, fault_stack) == 24);
+    assert!(SLOT == 1 << SLOT_BITS);
 };
 
 /// The directory. Valid in members only.
@@ -458,6 +468,12 @@ pub fn table() -> &'static Table {
 /// The record of a slot. To be followed only while the slot is open.
 pub fn record(slot: usize) -> *mut Record {
     (PROTECTED + slot % SLOTS * SLOT + RECORD_AT) as *mut Record
+}
+
+/// The run of a slot in this process.
+pub fn run(slot: usize) -> *mut Run {
+    let runs = PRIVATE + core::mem::offset_of!(Private, runs);
+    (runs + slot % SLOTS * size_of::<Run>()) as *mut Run
 }
 
 /// The slot whose protected part has this address.

@@ -2,9 +2,13 @@
 //! may have one. It takes every event that no member took within the grace time, and all events of
 //! services that are not pure.
 //!
-//! It outlives its host by the moment it takes to put back what services set: when the host's end
-//! of the life pipe closes, the agent restores every attribute that was granted for setting, and
-//! exits.
+//! A handler there runs at a priority at which nothing else of its CPU runs, so an agent ends
+//! whatever the handler does: the kernel kills it when its host ends, and when it has run for
+//! [`LONGEST_STRETCH_NS`] without a sleep. A healthy one sleeps for [`REST_NS`] long before.
+//!
+//! What services set is put back by the *restorer*: the same program, which runs no handler. When
+//! the host's end of the life socket closes, it waits for the runs in progress, restores every
+//! attribute that was granted for setting, and exits.
 
 use crate::abi::{self, LIVE, PURE};
 use crate::bound::Watch;
@@ -14,6 +18,18 @@ use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
 const READABLE: i16 = 1;
+/// The kernel kills an agent that has run for so long at its real-time priority without a sleep,
+/// nanoseconds.
+pub const LONGEST_STRETCH_NS: u64 = 100_000_000;
+/// Budget of a run at most where its agent is real-time, nanoseconds: the longest stretch begins
+/// with up to [`REST_AFTER_NS`] of other runs.
+pub const MAX_BUDGET_NS: u64 = 50_000_000;
+/// An agent sleeps when it has run for so long, nanoseconds.
+const REST_AFTER_NS: u64 = 10_000_000;
+/// For so long, nanoseconds.
+const REST_NS: u64 = 50_000;
+/// A wait in the kernel of this length was a sleep, nanoseconds.
+const SLEPT_NS: u64 = 200_000;
 /// Time between two checks of slots whose runner may be dead, and of an idle agent, nanoseconds.
 const CHECK_INTERVAL_NS: u64 = 100_000_000;
 
@@ -42,6 +58,33 @@ pub struct Start {
     pub part: u32,
     /// 0: an agent; else this is the thread of the service in that slot, whose handler may wait.
     pub only: u32,
+    /// 1: this process runs no handler, and puts back what services set when the host is gone.
+    pub restores: u32,
+}
+
+/// Keeps a process from running without a sleep for as long as a healthy one could.
+struct Stretch {
+    /// When its last sleep ended.
+    began: u64,
+}
+
+impl Stretch {
+    /// Sleeps, if it is time to.
+    fn pause(&mut self) {
+        let now = sys::now();
+        if now.saturating_sub(self.began) > REST_AFTER_NS {
+            sys::sleep_until(now + REST_NS);
+            self.began = sys::now();
+        }
+    }
+
+    /// A wait in the kernel is over that began then.
+    fn waited(&mut self, since: u64) {
+        let now = sys::now();
+        if now.saturating_sub(since) > SLEPT_NS {
+            self.began = now;
+        }
+    }
 }
 
 /// Runs until the host is gone.
@@ -68,7 +111,16 @@ pub unsafe extern "C" fn orbit_agent(start: *const Start) -> ! {
     }
     let of = |descriptor| sys::Poll { descriptor, events: READABLE, ready: 0 };
     let mut watches = [Watch::default(); abi::SLOTS];
+    if start.restores != 0 {
+        while !sys::is_ready(start.life) {
+            sys::poll(&mut [of(start.life)]);
+        }
+        close(&mut watches, is_prompt);
+        restore();
+        sys::exit(0);
+    }
     let mut descriptors = [of(start.life), of(start.doorbell), of(timer)];
+    let mut stretch = Stretch { began: sys::now() };
     loop {
         let now = sys::now();
         let mut next = now + CHECK_INTERVAL_NS;
@@ -83,10 +135,11 @@ pub unsafe extern "C" fn orbit_agent(start: *const Start) -> ! {
             }
         }
         sys::timer_descriptor_set(timer, next.max(1));
+        stretch.pause();
+        let waits = sys::now();
         sys::poll(&mut descriptors);
+        stretch.waited(waits);
         if descriptors[0].ready != 0 {
-            close(&start, &mut watches, is_prompt);
-            restore();
             sys::exit(0);
         }
         for polled in &descriptors[1..] {
@@ -106,10 +159,12 @@ fn alone(slot: usize, life: i32) -> ! {
         unsafe { run::keep_stack(slot) };
     }
     let misses = AtomicU32::new(0);
+    let mut stretch = Stretch { began: sys::now() };
     loop {
         let seen = control.wake.load(Acquire);
         while service.state.load(Acquire) == LIVE && run::may_be_due(control) {
             release_dead(slot);
+            stretch.pause();
             if matches!(run::attempt(slot, Place::Thread), run::Attempt::Idle | run::Attempt::Busy) {
                 break;
             }
@@ -117,9 +172,10 @@ fn alone(slot: usize, life: i32) -> ! {
         let due = control.due.load(Relaxed);
         let is_own = service.flags & abi::THREAD != 0 && due != 0;
         let next = if is_own { due.saturating_sub(sys::now()).clamp(1, CHECK_INTERVAL_NS) } else { CHECK_INTERVAL_NS };
+        let waits = sys::now();
         let (spent, woken) = direct::rest(control, &misses, seen, next);
+        stretch.waited(waits);
         run::charge_wait(service, control, spent, &misses);
-        // Agents restore what was set when the host is gone; a thread only exits.
         if woken != 0 && sys::is_ready(life) {
             sys::exit(0);
         }
@@ -166,14 +222,14 @@ fn release_dead(slot: usize) {
     }
 }
 
-/// Claims the slots of this agent's part for good: the host is gone, and a run that ended after
-/// [`restore`] would set again what was put back. Waits for the runs in progress, which nobody but
-/// this agent may bound, for [`LAST_RUNS_NS`] at most.
-fn close(start: &Start, watches: &mut [Watch; abi::SLOTS], is_prompt: bool) {
+/// Claims all slots for good: the host is gone, and a run that ended after [`restore`] would set
+/// again what was put back. Waits for the runs in progress, which nobody but this process may
+/// bound, for [`LAST_RUNS_NS`] at most.
+fn close(watches: &mut [Watch; abi::SLOTS], is_prompt: bool) {
     // SAFETY: an agent has its own private part; the word is atomic.
     let me = unsafe { (*abi::private()).claim.load(Relaxed) };
     let until = sys::now() + LAST_RUNS_NS;
-    for slot in (abi::FIRST_SERVICE..abi::SLOTS).filter(|slot| *slot as u32 % start.parts.max(1) == start.part) {
+    for slot in abi::FIRST_SERVICE..abi::SLOTS {
         let (service, control) = (&abi::directory().services[slot], abi::control(slot));
         if service.state.load(Acquire) == abi::EMPTY {
             continue;

@@ -4,7 +4,7 @@
 //! call that an abort falls into is finished first, so the library's own state is never
 //! half-written.
 
-use crate::abi::{self, Grant, Record};
+use crate::abi::{self, Grant, Run};
 use crate::control::Control;
 use crate::guard::Verdict;
 use crate::question::Answer;
@@ -30,20 +30,20 @@ fn slot() -> Option<usize> {
 
 /// Does something in a call: an abort that comes meanwhile happens at its end. Without a handler it
 /// answers `-EBADF`.
-fn within(body: impl FnOnce(usize, &mut Record) -> i64) -> i64 {
+fn within(body: impl FnOnce(usize, &mut Run) -> i64) -> i64 {
     let Some(slot) = slot() else { return NO_HANDLE };
-    let record = abi::record(slot);
-    // SAFETY: this code runs on the stack of that slot, so the slot is open and this thread runs
-    // its handler: nobody else uses the record, but for the signal handlers of this thread, which
-    // touch `pending` and `cause` only.
+    let run = abi::run(slot);
+    // SAFETY: this code runs on the stack of that slot, so this thread runs its handler: nobody else
+    // uses the run, but for the signal handlers of this thread, which touch `pending` and `cause`
+    // only.
     let result = unsafe {
-        (*record).in_call.store(1, Relaxed);
-        let result = body(slot, &mut *record);
-        (*record).in_call.store(0, Relaxed);
+        (*run).in_call.store(1, Relaxed);
+        let result = body(slot, &mut *run);
+        (*run).in_call.store(0, Relaxed);
         result
     };
-    // SAFETY: the record of this thread's run, as above.
-    unsafe { run::leave(record) };
+    // SAFETY: this thread's run, as above.
+    unsafe { run::leave(run) };
     result
 }
 
@@ -94,7 +94,7 @@ pub unsafe extern "C" fn orbit_get(handle: u64, value: *mut i64) -> i64 {
 /// the thread could be preempted in the middle of the run.
 #[cfg_attr(sandbox_object, unsafe(no_mangle))]
 pub extern "C" fn orbit_set(handle: u64, value: i64) -> i64 {
-    within(|slot, record| {
+    within(|slot, run| {
         let Some(grant) = grant(slot, handle) else { return NO_HANDLE };
         if grant.rights & abi::SET == 0 {
             return NO_RIGHT;
@@ -111,8 +111,8 @@ pub extern "C" fn orbit_set(handle: u64, value: i64) -> i64 {
                 return OUT_OF_RANGE;
             }
         };
-        if grant.class == attribute::CPU_PRIORITY && grant.target == record.thread {
-            (record.own_set, record.own_priority) = (1, value as i32);
+        if grant.class == attribute::CPU_PRIORITY && grant.target == run.thread {
+            (run.own_set, run.own_priority) = (1, value as i32);
             return 0;
         }
         match attribute::apply(grant.class, grant.target, value, abi::table()) {
@@ -129,8 +129,8 @@ pub extern "C" fn orbit_set(handle: u64, value: i64) -> i64 {
 /// `-EBADF` outside of handlers.
 #[cfg_attr(sandbox_object, unsafe(no_mangle))]
 pub extern "C" fn orbit_return(value: i64) -> i64 {
-    within(|_, record| {
-        record.answer = value;
+    within(|_, run| {
+        run.answer = value;
         0
     })
 }
@@ -140,9 +140,9 @@ pub extern "C" fn orbit_return(value: i64) -> i64 {
 /// start of the handler. Outside of handlers `-EBADF`.
 #[cfg_attr(sandbox_object, unsafe(no_mangle))]
 pub extern "C" fn orbit_may_wait() -> i64 {
-    within(|_, record| {
-        if record.may_wait == 0 {
-            record.pending = abi::PROMOTED;
+    within(|_, run| {
+        if run.may_wait == 0 {
+            run.pending = abi::PROMOTED;
         }
         0
     })
@@ -155,8 +155,8 @@ pub extern "C" fn orbit_sleep(ns: u64) -> i64 {
     let until = sys::now().saturating_add(ns);
     // The budget's timer would interrupt the sleep, and the interruptions would be charged.
     let arm = |ns: u64| {
-        within(|_, record| {
-            bound::arm(record.timer, ns, sys::now());
+        within(|_, run| {
+            bound::arm(run.timer, ns, sys::now());
             0
         })
     };
@@ -213,7 +213,10 @@ pub extern "C" fn orbit_answer(number: u64, verdict: u32, result: i64) -> i64 {
 /// Memory of the service's heap, 16-byte aligned, not cleared; null when it is used up.
 #[cfg_attr(sandbox_object, unsafe(no_mangle))]
 pub extern "C" fn orbit_alloc(bytes: u64) -> *mut u8 {
-    within(|slot, record| {
+    within(|slot, _| {
+        // SAFETY: the slot is open, since this code runs on its stack, and the record is in it. The
+        // service may have written anything there: each word is checked before it is used.
+        let record = unsafe { &mut *abi::record(slot) };
         let service = &abi::directory().services[slot % abi::SLOTS];
         let Some(size) = bytes.max(1).checked_next_multiple_of(16).filter(|size| *size < abi::SLOT as u64) else {
             return 0;
@@ -256,10 +259,12 @@ pub extern "C" fn orbit_alloc(bytes: u64) -> *mut u8 {
 /// `memory` was answered by `orbit_alloc` in this service and not freed since.
 #[cfg_attr(sandbox_object, unsafe(no_mangle))]
 pub unsafe extern "C" fn orbit_free(memory: *mut u8) {
-    within(|slot, record| {
+    within(|slot, _| {
+        // SAFETY: as in `orbit_alloc`.
+        let record = unsafe { &mut *abi::record(slot) };
         let service = &abi::directory().services[slot % abi::SLOTS];
         let block = (memory as u64).wrapping_sub(HEADER);
-        if block >= service.heap && block < record.heap_used && block.is_multiple_of(16) {
+        if block >= service.heap && block < record.heap_used.min(service.heap_end) && block.is_multiple_of(16) {
             // SAFETY: a block's header in this service's own heap, by the caller's promise.
             unsafe { *(block as *mut u64).add(1) = record.heap_free };
             record.heap_free = block;

@@ -10,7 +10,7 @@
 //! Whether a signal met a handler is known by where its frame is: handlers take these two signals
 //! on a stack in their slot.
 
-use crate::abi::{self, OVERRUN, Record};
+use crate::abi::{self, OVERRUN, Run};
 use crate::run::{self, Place};
 use crate::{bound, sys};
 use core::arch::naked_asm;
@@ -177,18 +177,17 @@ unsafe extern "C" fn over_budget(_signal: i32, info: usize, frame: usize) {
         // SAFETY: the kernel's description of the signal.
         return unsafe { outside_of_handlers(info) };
     };
-    let record = abi::record(slot);
-    // SAFETY: the frame is on that slot's stack for faults, so this thread runs its handler, and
-    // the slot is open.
+    let run = abi::run(slot);
+    // SAFETY: the frame is on that slot's stack for faults, so this thread runs its handler.
     unsafe {
-        if (*record).active.load(Relaxed) == 0 {
+        if (*run).active.load(Relaxed) == 0 {
             return outside_of_handlers(info);
         }
-        match run::remaining(&*record) {
-            None => abort(record, frame, OVERRUN),
-            Some(ns) if (*record).timer >= 0 => bound::arm((*record).timer, ns, sys::now()),
+        match run::remaining(&*run) {
+            None => abort(run, frame, OVERRUN),
+            Some(ns) if (*run).timer >= 0 => bound::arm((*run).timer, ns, sys::now()),
             // One that cannot be made is made up for by the agent, which signals again.
-            Some(ns) => (*record).timer = bound::own_timer(ns, (*record).thread, slot).unwrap_or(bound::NONE),
+            Some(ns) => (*run).timer = bound::own_timer(ns, (*run).thread, slot).unwrap_or(bound::NONE),
         }
     }
 }
@@ -235,9 +234,9 @@ unsafe extern "C" fn fault(signal: i32, info: usize, frame: usize) {
     // signal.
     unsafe {
         if let Some(slot) = abi::slot_at(frame) {
-            let record = abi::record(slot);
-            if (*record).active.load(Relaxed) != 0 {
-                return abort(record, frame, signal as u32);
+            let run = abi::run(slot);
+            if (*run).active.load(Relaxed) != 0 {
+                return abort(run, frame, signal as u32);
             }
         }
         let Some(at) = abi::FAULTS.iter().position(|fault| *fault == signal) else { return };
@@ -261,21 +260,21 @@ unsafe extern "C" fn fault(signal: i32, info: usize, frame: usize) {
 /// interrupted is over.
 ///
 /// # Safety
-/// The record is that of this thread's run, and `frame` the kernel's frame of a signal that
-/// interrupted its handler.
-unsafe fn abort(record: *mut Record, frame: usize, cause: u32) {
+/// The run is this thread's, and `frame` the kernel's frame of a signal that interrupted its
+/// handler.
+unsafe fn abort(run: *mut Run, frame: usize, cause: u32) {
     // SAFETY: the caller's promise; the offsets are the kernel's.
     unsafe {
         // A fault within a call is one of the service's pointers: the call will not end by itself.
-        if (*record).in_call.load(Relaxed) != 0 && cause == OVERRUN {
-            (*record).pending = cause;
+        if (*run).in_call.load(Relaxed) != 0 && cause == OVERRUN {
+            (*run).pending = cause;
             return;
         }
-        (*record).cause = cause;
+        (*run).cause = cause;
         let word = |at: usize| (frame + at) as *mut u64;
-        *word(RBX) = record as u64;
-        *word(RSP) = (*record).stack_pointer;
-        *word(RIP) = (*record).landing;
+        *word(RBX) = run as u64;
+        *word(RSP) = run::end_of(run);
+        *word(RIP) = run::end_address();
         *word(FLAGS) &= !FLAGS_OF_HANDLER;
     }
 }

@@ -9,7 +9,7 @@
 //! priorities is first raised above the threads it manages, and lowered last, when the slot is
 //! released: a thread that were preempted while it holds the claim would stop the service.
 
-use crate::abi::{self, Control, EMPTY, Event, LIVE, PURE, RAISE, Record, Service, THREAD, TIMER};
+use crate::abi::{self, Control, EMPTY, Event, LIVE, PURE, RAISE, Run, Service, THREAD, TIMER};
 use crate::{bound, direct, gate, spin, sys};
 use core::arch::naked_asm;
 use core::mem::offset_of;
@@ -251,9 +251,9 @@ impl Claimed {
             control.failed.fetch_add(1, Relaxed);
             return Attempt::Idle;
         };
-        let record = abi::record(self.slot);
-        // SAFETY: the slot is open and claimed by this thread, so its record is this thread's until
-        // it is released.
+        let (record, run) = (abi::record(self.slot), abi::run(self.slot));
+        // SAFETY: the slot is open and claimed by this thread, so its record and its run are this
+        // thread's until it is released.
         let (event, (cause, cost)) = unsafe {
             // A run that begins again in a thread has the event that it had before.
             let event = match event {
@@ -266,13 +266,15 @@ impl Claimed {
                     (*record).event
                 }
             };
-            ((*record).may_wait, (*record).answer) = (u32::from(self.place == Place::Thread), 0);
-            (event, call(self.slot, record, service, event, self.place, self.thread, now))
+            ((*run).may_wait, (*run).answer, (*run).slot) =
+                (u32::from(self.place == Place::Thread), 0, self.slot as u32);
+            (*record).event = event;
+            (event, call(self.slot, run, service, self.place, self.thread, now))
         };
         // SAFETY: as above.
         unsafe {
-            self.own = ((*record).own_set != 0).then_some((*record).own_priority);
-            self.answer = (*record).answer;
+            self.own = ((*run).own_set != 0).then_some((*run).own_priority);
+            self.answer = (*run).answer;
         }
         gate::close(opened);
         if self.place == Place::Upcall {
@@ -332,26 +334,17 @@ fn charge(control: &Control, event: &Event, cost: u64, cause: u32, service: &Ser
 /// it took.
 ///
 /// # Safety
-/// The slot is open and claimed by this thread; `record` is its record.
-unsafe fn call(
-    slot: usize,
-    record: *mut Record,
-    service: &Service,
-    event: Event,
-    place: Place,
-    thread: i32,
-    now: u64,
-) -> (u32, u64) {
+/// The slot is open and claimed by this thread; `run` is its run, and its record has the event.
+unsafe fn call(slot: usize, run: *mut Run, service: &Service, place: Place, thread: i32, now: u64) -> (u32, u64) {
     let bottom = abi::PROTECTED + slot * abi::SLOT;
+    let record = abi::record(slot);
     // SAFETY: the caller's promise. The handler runs on a stack of the slot, and a jump out of it
     // ends at the landing of this very call.
     unsafe {
-        let r = &mut *record;
-        r.sequence = r.sequence.wrapping_add(1);
+        let r = &mut *run;
         (r.cause, r.pending, r.own_set, r.thread) = (0, 0, 0, thread);
         r.in_call.store(0, Relaxed);
         r.fault_stack = [(bottom + abi::FAULT_STACK_AT) as u64, 0, abi::FAULT_STACK_LEN as u64];
-        (r.event, r.budget_ns) = (event, service.budget_ns);
         r.cpu_began = sys::clock(sys::THREAD_CPU);
         r.ticks_began = sys::ticks();
         r.began = now;
@@ -359,59 +352,78 @@ unsafe fn call(
         let control = abi::control(slot);
         // The lowest bit says that it is an upcall, which an agent may check.
         control.began.store(if place == Place::Upcall { now | 1 } else { now & !1 }, SeqCst);
-        r.timer = match bound::begin(control, place, r.budget_ns, thread, slot, now) {
+        r.timer = match bound::begin(control, place, service.budget_ns, thread, slot, now) {
             Ok(timer) => timer,
             // A run that cannot be bounded does not happen.
             Err(_) => return (abi::OVERRUN, 0),
         };
         let stack = (bottom + abi::FAULT_STACK_AT) as u64;
-        let cause = on_stack(record, stack, service.entry, &raw const r.context, &raw const r.event);
-        if (*record).keeps_stack == 0 {
-            sys::set_alternate_stack(&(*record).own_stack);
+        let cause = on_stack(run, stack, service.entry, &raw const (*record).context, &raw const (*record).event);
+        if (*run).keeps_stack == 0 {
+            sys::set_alternate_stack(&(*run).own_stack);
         }
-        let cost = cost(&*record);
-        bound::end(place, (*record).timer);
+        let cost = cost(&*run);
+        bound::end(place, (*run).timer);
         (cause, cost)
     }
 }
 
 /// CPU time of a run that is over. A short one is charged the time that passed, which is cheaper to
 /// read than the CPU clock.
-fn cost(record: &Record) -> u64 {
+fn cost(run: &Run) -> u64 {
     let tick_ns = abi::directory().tick_ns;
     // A thread that moved to a CPU whose counter is behind has a time that is no short one.
-    let passed = sys::ticks().wrapping_sub(record.ticks_began).checked_mul(tick_ns).map(|ns| ns >> 16);
+    let passed = sys::ticks().wrapping_sub(run.ticks_began).checked_mul(tick_ns).map(|ns| ns >> 16);
     match passed {
         Some(passed) if tick_ns != 0 && passed < SHORT_NS => passed,
-        _ => sys::clock(sys::THREAD_CPU).saturating_sub(record.cpu_began),
+        _ => sys::clock(sys::THREAD_CPU).saturating_sub(run.cpu_began),
     }
 }
 
 /// Whether the budget of a run in progress is used up. `None`: yes; else the nanoseconds until the
 /// next check.
-pub(crate) fn remaining(record: &Record) -> Option<u64> {
-    let used = sys::clock(sys::THREAD_CPU).saturating_sub(record.cpu_began);
-    let passed = sys::now().saturating_sub(record.began);
-    let is_over =
-        used >= record.budget_ns || record.may_wait == 0 && passed >= record.budget_ns.saturating_mul(WALL_PER_BUDGET);
+pub(crate) fn remaining(run: &Run) -> Option<u64> {
+    let budget_ns = abi::directory().services[run.slot as usize % abi::SLOTS].budget_ns;
+    let used = sys::clock(sys::THREAD_CPU).saturating_sub(run.cpu_began);
+    let passed = sys::now().saturating_sub(run.began);
+    let is_over = used >= budget_ns || run.may_wait == 0 && passed >= budget_ns.saturating_mul(WALL_PER_BUDGET);
     // A run that may wait is checked less often: its clock stands still while it waits.
-    let least = if record.may_wait == 0 { 10_000 } else { 10_000_000 };
-    (!is_over).then(|| (record.budget_ns - used).max(least))
+    let least = if run.may_wait == 0 { 10_000 } else { 10_000_000 };
+    (!is_over).then(|| (budget_ns - used).max(least))
 }
 
 /// Ends a call of the library: an abort that waited for it happens now.
 ///
 /// # Safety
-/// `record` is that of the run that this thread is in.
-pub(crate) unsafe fn leave(record: *mut Record) {
-    // SAFETY: the caller's promise. The stack pointer and the landing are those of `on_stack`,
-    // which has not returned.
+/// `run` is the one that this thread is in.
+pub(crate) unsafe fn leave(run: *mut Run) {
+    // SAFETY: the caller's promise: `on_stack` has not returned.
     unsafe {
-        if (*record).pending != 0 {
-            (*record).cause = (*record).pending;
-            jump((*record).stack_pointer, (*record).landing, record);
+        if (*run).pending != 0 {
+            (*run).cause = (*run).pending;
+            jump(end_of(run), run);
         }
     }
+}
+
+/// The stack pointer at which a run ends. If it was overwritten, the process ends by `SIGILL`:
+/// nothing is known that could continue.
+///
+/// # Safety
+/// `run` is the one that this thread is in.
+pub(crate) unsafe fn end_of(run: *mut Run) -> u64 {
+    // SAFETY: the caller's promise.
+    let (pointer, check) = unsafe { ((*run).stack_pointer, (*run).stack_check) };
+    if pointer != !check {
+        sys::stop_here();
+    }
+    pointer
+}
+
+/// Where an abort continues, with the run in rbx and its stack pointer in rsp: the address of
+/// [`landing`], which is code, and stored nowhere.
+pub(crate) fn end_address() -> u64 {
+    landing as *const () as u64
 }
 
 /// Whether the slot has a service that may still be due.
@@ -419,7 +431,7 @@ pub fn is_live(slot: usize) -> bool {
     !matches!(abi::directory().services[slot % abi::SLOTS].state.load(Acquire), EMPTY | abi::REVOKED)
 }
 
-/// Calls `entry(context, event)` on another stack, with the record's stack for faults; answers the
+/// Calls `entry(context, event)` on another stack, with the run's stack for faults; answers the
 /// cause of an abort, or 0.
 ///
 /// `sigaltstack` is called, unless the thread keeps it, on the new stack, since the kernel refuses
@@ -427,11 +439,14 @@ pub fn is_live(slot: usize) -> bool {
 /// the kernel does so when a signal handler returns, but not in a program whose alternate stack was
 /// inherited across an exec, where it has size 0 and is not marked as disabled.
 ///
+/// After the handler nothing is taken from the registers that it was to keep: the run is found by
+/// the stack, and what is no stack of a slot is an illegal instruction, that is, an abort.
+///
 /// # Safety
 /// All pointers are those of one slot that is open; `stack` is the end of a stack, 16-byte aligned.
 #[unsafe(naked)]
 unsafe extern "C" fn on_stack(
-    record: *mut Record,
+    run: *mut Run,
     stack: u64,
     entry: u64,
     context: *const abi::Context,
@@ -440,8 +455,9 @@ unsafe extern "C" fn on_stack(
     naked_asm!(
         "push rbp", "push rbx", "push r12", "push r13", "push r14", "push r15",
         "mov [rdi + {stack_pointer}], rsp",
-        "lea rax, [rip + 3f]",
-        "mov [rdi + {landing}], rax",
+        "mov rax, rsp",
+        "not rax",
+        "mov [rdi + {stack_check}], rax",
         "mov rbx, rdi", "mov r12, rdx", "mov r13, rcx", "mov r14, r8",
         "mov rsp, rsi",
         "cmp qword ptr [rbx + {keeps_stack}], 0",
@@ -454,33 +470,64 @@ unsafe extern "C" fn on_stack(
         "mov rdi, r13", "mov rsi, r14",
         "mov dword ptr [rbx + {active}], 1",
         "call r12",
-        "mov dword ptr [rbx + {active}], 0",
-        "xor eax, eax",
-        "2:",
-        "mov rsp, [rbx + {stack_pointer}]",
-        "pop r15", "pop r14", "pop r13", "pop r12", "pop rbx", "pop rbp",
-        "ret",
-        // An abort continues here, with the record in rbx.
-        "3:",
-        "cld",
-        "mov dword ptr [rbx + {active}], 0",
-        "mov eax, [rbx + {cause}]",
-        "jmp 2b",
-        stack_pointer = const offset_of!(Record, stack_pointer),
-        landing = const offset_of!(Record, landing),
-        fault_stack = const offset_of!(Record, fault_stack),
-        own_stack = const offset_of!(Record, own_stack),
-        keeps_stack = const offset_of!(Record, keeps_stack),
-        active = const offset_of!(Record, active),
-        cause = const offset_of!(Record, cause),
+        "mov rbx, rsp",
+        "movabs rax, {protected}",
+        "sub rbx, rax",
+        "shr rbx, {bits}",
+        "cmp rbx, {slots}",
+        "jae 5f",
+        "imul rbx, rbx, {length}",
+        "movabs rax, {runs}",
+        "add rbx, rax",
+        "mov rax, [rbx + {stack_pointer}]",
+        "mov rcx, [rbx + {stack_check}]",
+        "not rcx",
+        "cmp rax, rcx",
+        "jne 5f",
+        "mov rsp, rax",
+        "mov dword ptr [rbx + {cause}], 0",
+        "jmp {landing}",
+        "5:",
+        "ud2",
+        stack_pointer = const offset_of!(Run, stack_pointer),
+        stack_check = const offset_of!(Run, stack_check),
+        fault_stack = const offset_of!(Run, fault_stack),
+        own_stack = const offset_of!(Run, own_stack),
+        keeps_stack = const offset_of!(Run, keeps_stack),
+        active = const offset_of!(Run, active),
+        cause = const offset_of!(Run, cause),
+        protected = const abi::PROTECTED,
+        bits = const abi::SLOT_BITS,
+        slots = const abi::SLOTS,
+        length = const size_of::<Run>(),
+        runs = const abi::PRIVATE + offset_of!(abi::Private, runs),
+        landing = sym landing,
     )
 }
 
-/// Continues at the landing of [`on_stack`].
+/// The end of a run: of one that returned, and of one that is aborted.
 ///
 /// # Safety
-/// All three are those of a call of `on_stack` on this thread that has not returned.
+/// Jumped to, with the run of this thread in rbx and its stack pointer in rsp.
 #[unsafe(naked)]
-unsafe extern "C" fn jump(stack_pointer: u64, landing: u64, record: *mut Record) -> ! {
-    naked_asm!("mov rbx, rdx", "mov rsp, rdi", "jmp rsi")
+unsafe extern "C" fn landing() {
+    naked_asm!(
+        "cld",
+        "mov dword ptr [rbx + {active}], 0",
+        "mov eax, [rbx + {cause}]",
+        "pop r15", "pop r14", "pop r13", "pop r12", "pop rbx", "pop rbp",
+        "ret",
+        active = const offset_of!(Run, active),
+        cause = const offset_of!(Run, cause),
+    )
+}
+
+/// Continues at [`landing`].
+///
+/// # Safety
+/// The stack pointer is that of a call of `on_stack` on this thread that has not returned, and the
+/// run its run.
+#[unsafe(naked)]
+unsafe extern "C" fn jump(stack_pointer: u64, run: *mut Run) -> ! {
+    naked_asm!("mov rbx, rsi", "mov rsp, rdi", "jmp {landing}", landing = sym landing)
 }

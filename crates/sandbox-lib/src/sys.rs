@@ -452,6 +452,16 @@ pub fn descriptor_limit(process: i32) -> Result<u64, i64> {
     if answer < 0 { Err(answer as i64) } else { Ok(limits[0]) }
 }
 
+/// Ends the process by `SIGILL`, which the kernel forces where it is blocked.
+pub fn stop_here() -> ! {
+    let default = [0; 4];
+    action(4, Some(&default), None);
+    loop {
+        // SAFETY: raises SIGILL.
+        unsafe { asm!("ud2") };
+    }
+}
+
 /// Ends the process.
 pub fn exit(status: i32) -> ! {
     loop {

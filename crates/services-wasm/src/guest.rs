@@ -9,7 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use wasmi::errors::ErrorKind;
 use wasmi::{
-    Caller, Config, EnforcedLimits, Linker, Memory, Module, Store, StoreLimits, StoreLimitsBuilder, TrapCode, TypedFunc,
+    Caller, Config, EnforcedLimits, Linker, Memory, Module, Store, StoreLimits, StoreLimitsBuilder, TrapCode,
+    TypedFunc, TypedResumableCall,
 };
 
 /// The interpreter, and how much fuel it burns here.
@@ -126,6 +127,10 @@ impl Guest {
     }
 }
 
+/// A run has fuel for this long at a time: then the clock of CPU time says whether its budget is
+/// used up. Other code than that of [`calibrate`] takes up to four times as long for its fuel.
+const SLICE: Duration = Duration::from_micros(150);
+
 /// A call that takes longer was interrupted, perhaps: microseconds. The clock of CPU time costs a
 /// fraction of that.
 const LONG_CALL_US: f64 = 20.0;
@@ -136,7 +141,8 @@ pub struct Service {
     handler: TypedFunc<(u32, u32), ()>,
     memory: Memory,
     page: u32,
-    fuel: u64,
+    /// Fuel for [`SLICE`].
+    slice: u64,
 }
 
 impl std::fmt::Debug for Service {
@@ -178,8 +184,7 @@ impl Service {
         let mut store = Store::new(&engine.engine, guest);
         store.limiter(|guest| &mut guest.limits);
         // Of instantiation: data segments cost fuel too.
-        let fuel = engine.fuel(spec.budget.cpu());
-        store.set_fuel(fuel.max(1_000_000)).map_err(|error| wrong(error.to_string()))?;
+        store.set_fuel(engine.fuel(spec.budget.cpu()).max(1_000_000)).map_err(|error| wrong(error.to_string()))?;
         let linker = imports(&engine.engine).map_err(|error| wrong(error.to_string()))?;
         let instance = linker.instantiate_and_start(&mut store, &module).map_err(|error| {
             wrong(format!(
@@ -201,7 +206,36 @@ impl Service {
         for (at, bytes) in [(page, &context), (page + ARGUMENTS_AT, &spec.arguments)] {
             memory.write(&mut store, at as usize, bytes).map_err(|error| wrong(error.to_string()))?;
         }
-        Ok(Service { store, handler, memory, page, fuel })
+        Ok(Service { store, handler, memory, page, slice: engine.fuel(SLICE) })
+    }
+
+    /// Calls the handler: slice by slice, until it returns or its CPU time is used up.
+    fn call(&mut self, at: u32) -> std::result::Result<(), wasmi::Error> {
+        self.store.set_fuel(self.first_slice())?;
+        let mut call = self.handler.call_resumable(&mut self.store, (self.page, at))?;
+        loop {
+            let paused = match call {
+                TypedResumableCall::Finished(()) => return Ok(()),
+                TypedResumableCall::HostTrap(trap) if is_out_of_fuel(trap.host_error()) => {
+                    return Err(TrapCode::OutOfFuel.into());
+                }
+                // Of the module's own memory: no other error comes from a call.
+                TypedResumableCall::HostTrap(_) => return Err(TrapCode::MemoryOutOfBounds.into()),
+                TypedResumableCall::OutOfFuel(paused) => paused,
+            };
+            let left = self.store.data().left().ok_or(TrapCode::OutOfFuel)?;
+            // An instruction on much memory needs its fuel at once.
+            let needed = paused.required_fuel();
+            if needed > left {
+                return Err(TrapCode::OutOfFuel.into());
+            }
+            self.store.set_fuel(left.min(self.slice).max(needed))?;
+            call = paused.resume(&mut self.store)?;
+        }
+    }
+
+    fn first_slice(&self) -> u64 {
+        self.store.data().left().unwrap_or(0).min(self.slice).max(1)
     }
 }
 
@@ -211,17 +245,21 @@ impl Handler for Service {
         self.store.data_mut().began_ns = began;
         let bytes = calls::event(event);
         let at = self.page + EVENT_AT;
-        let ready =
-            self.memory.write(&mut self.store, at as usize, &bytes).is_ok() && self.store.set_fuel(self.fuel).is_ok();
-        let result = if ready {
-            self.handler.call(&mut self.store, (self.page, at))
-        } else {
-            Err(TrapCode::MemoryOutOfBounds.into())
+        let result = match self.memory.write(&mut self.store, at as usize, &bytes) {
+            Ok(()) => self.call(at),
+            Err(_) => Err(TrapCode::MemoryOutOfBounds.into()),
         };
+        let used = sys::clock(sys::THREAD_CPU).saturating_sub(began);
+        let budget_ns = self.store.data().budget_ns;
         let account = &mut self.store.data_mut().calls.account;
         account.runs += 1;
-        account.cpu_ns += sys::clock(sys::THREAD_CPU).saturating_sub(began);
+        account.cpu_ns += used;
         match result {
+            // Its last slice was longer than what was left.
+            Ok(()) if used > budget_ns => {
+                account.overruns += 1;
+                Outcome::Overrun
+            }
             Ok(()) => Outcome::Done,
             Err(error) if is_out_of_fuel(&error) => {
                 account.overruns += 1;
@@ -306,13 +344,13 @@ fn charged<R>(
     // A thread that moved to a CPU whose counter is behind is charged nothing.
     let passed = ticks().saturating_sub(began);
     let fuel = ((u128::from(passed) * u128::from(caller.data().fuel_per_tick)) >> 16) as u64 + 1;
-    let left = caller.get_fuel()?.checked_sub(fuel);
-    let left =
-        if fuel as f64 > caller.data().fuel_per_us * LONG_CALL_US { left.max(caller.data().left()) } else { left };
-    match left {
-        Some(left) => caller.set_fuel(left)?,
-        None => return Err(TrapCode::OutOfFuel.into()),
+    let left = caller.get_fuel()?.saturating_sub(fuel);
+    let is_long = fuel as f64 > caller.data().fuel_per_us * LONG_CALL_US;
+    if is_long && caller.data().left().is_none() {
+        return Err(TrapCode::OutOfFuel.into());
     }
+    // The module's next instruction finds the slice used up, and the clock is asked.
+    caller.set_fuel(left)?;
     Ok(result)
 }
 

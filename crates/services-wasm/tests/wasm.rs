@@ -211,3 +211,74 @@ fn a_thousand_services_and_a_flood_of_events_are_bounded() {
     let error = runner.add(spec, beyond).expect_err("more than there is");
     assert_eq!(error.kind(), orbit_services::Kind::Full);
 }
+
+/// A number in LEB128, as instructions have it.
+fn leb(mut number: u32) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    while number >= 0x40 {
+        bytes.push(number as u8 & 0x7f | 0x80);
+        number >>= 7;
+    }
+    bytes.push(number as u8);
+    bytes
+}
+
+/// A module with four pages of memory, a table, a passive segment of data and a function of one
+/// argument, whose handler is an endless loop around these instructions.
+fn endless(instructions: &[u8]) -> Vec<u8> {
+    let section = |id: u8, content: &[u8]| [&[id][..], &leb(content.len() as u32), content].concat();
+    let body = |code: &[u8]| [&leb(code.len() as u32 + 1)[..], &[0], code].concat();
+    let handler = body(&[&[0x03, 0x40], instructions, &[0x0c, 0, 0x0b, 0x0b]].concat());
+    let identity = body(&[0x20, 0, 0x0b]);
+    [
+        &b"\0asm\x01\0\0\0"[..],
+        &section(1, &[2, 0x60, 2, 0x7f, 0x7f, 0, 0x60, 1, 0x7f, 1, 0x7f]),
+        &section(3, &[2, 0, 1]),
+        &section(4, &[1, 0x70, 0, 1]),
+        &section(5, &[1, 0, 4]),
+        &section(7, b"\x02\x06memory\x02\0\x0dorbit_handler\0\0"),
+        &section(12, &[1]),
+        &section(10, &[&[2][..], &handler, &identity].concat()),
+        &section(11, b"\x01\x01\x06abcdef"),
+    ]
+    .concat()
+}
+
+/// Loops around single instructions, with what such a loop is called.
+fn loops() -> Vec<(&'static str, Vec<u8>)> {
+    let constant = |number: u32| [&[0x41][..], &leb(number)].concat();
+    vec![
+        ("memory.grow, always refused", endless(&[constant(100_000), vec![0x40, 0, 0x1a]].concat())),
+        (
+            "table.grow, always refused",
+            endless(&[vec![0xd0, 0x70], constant(10_000_000), vec![0xfc, 15, 0, 0x1a]].concat()),
+        ),
+        ("memory.init", endless(&[constant(0), constant(0), constant(3), vec![0xfc, 8, 0, 0]].concat())),
+        ("memory.copy", endless(&[constant(0), constant(65_536), constant(65_536), vec![0xfc, 10, 0, 0]].concat())),
+        ("call", endless(&[constant(1), vec![0x10, 1, 0x1a]].concat())),
+    ]
+}
+
+/// The interpreter takes no more of its thread's stack for any of them, however long they run, and
+/// the clock ends them where the budget does.
+#[test]
+fn loops_of_any_instruction_end_with_their_budget_and_leave_their_host_alone() {
+    let engine = Engine::new().expect("an engine");
+    let mut spec = spec("endless");
+    spec.budget = Budget::new(Duration::from_millis(40), Duration::from_millis(100)).expect("a budget");
+    for (what, module) in loops() {
+        let mut service = Service::load(&engine, &spec, &module, vec![]).expect(what);
+        let mut costs: Vec<u64> = (0..5)
+            .map(|_| {
+                let before = service.account().cpu_ns;
+                assert_eq!(service.run(&orbit_services::Event::default()), Outcome::Overrun, "{what}");
+                service.account().cpu_ns - before
+            })
+            .collect();
+        costs.sort_unstable();
+        println!("{what}: {costs:?} ns");
+        let budget = spec.budget.cpu().as_nanos() as u64;
+        assert!(costs[0] >= budget && costs[0] < budget + 1_000_000, "{what}: {costs:?} of {budget} ns");
+        assert!(costs[4] < 2 * budget, "{what}: {costs:?} of {budget} ns");
+    }
+}

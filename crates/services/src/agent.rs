@@ -6,8 +6,9 @@ use crate::error::{Error, Result};
 use crate::member::{self, Local, Role};
 use crate::region::Region;
 use orbit_linux::process::{self, RawChild};
-use orbit_linux::{descriptors, pidfd};
-use orbit_sandbox_lib::{agent::Start, sys};
+use orbit_linux::{descriptors, pidfd, rlimit};
+use orbit_sandbox_lib::agent::{LONGEST_STRETCH_NS, Start};
+use orbit_sandbox_lib::sys;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// Which services an agent runs.
@@ -22,9 +23,11 @@ pub enum Part {
     },
     /// The one in this slot: the process is the service's thread, where its handler may wait.
     Only(u32),
+    /// None: it puts back what services set when the host is gone.
+    Restorer,
 }
 
-/// A running agent. Ends with its host, or when dropped; then what services set is put back by it.
+/// A running agent. Ends with its host, or when dropped.
 #[derive(Debug)]
 pub struct Agent {
     child: RawChild,
@@ -43,12 +46,13 @@ impl Agent {
     pub fn start(region: &Region, cpu: usize, priority: i32, part: Part, doorbell: BorrowedFd<'_>) -> Result<Agent> {
         let failed = |error: std::io::Error| Error::system("starting an agent", &error);
         let (here, there) = orbit_linux::socket::pair().map_err(failed)?;
-        let (part, parts, only) = match part {
-            Part::Of { part, parts } => (part, parts, 0),
-            Part::Only(slot) => (0, 1, slot),
+        let (part, parts, only, restores) = match part {
+            Part::Of { part, parts } => (part, parts, 0, 0),
+            Part::Only(slot) => (0, 1, slot, 0),
+            Part::Restorer => (0, 1, 0, 1),
         };
         let (cpu_number, life, doorbell) = (cpu as u32, there.as_raw_fd(), doorbell.as_raw_fd());
-        let start = Start { cpu: cpu_number, priority, life, doorbell, parts, part, only };
+        let start = Start { cpu: cpu_number, priority, life, doorbell, parts, part, only, restores };
         // SAFETY: the child makes system calls only, in functions that neither allocate nor lock,
         // and does not return. An error in it makes a sentence, which allocates: a child that hangs
         // there is killed when its agent is dropped.
@@ -68,11 +72,16 @@ impl Agent {
         self.cpu
     }
 
-    /// Kills it at once, and waits for its end.
-    pub fn kill(self) {
+    /// Kills it at once. Dropping it waits for its end.
+    pub fn kill(&self) {
         if let Some(fd) = &self.child.pidfd {
             let _ = pidfd::send_signal(fd.as_fd(), libc::SIGKILL);
         }
+    }
+
+    /// Waits for its end, so long at most. Whether it has ended.
+    pub fn wait(&self, most: std::time::Duration) -> bool {
+        self.child.pidfd.as_ref().is_none_or(|fd| wait(fd.as_fd(), most.as_millis() as u64))
     }
 
     /// Whether it has ended.
@@ -84,9 +93,14 @@ impl Agent {
 /// The child's part.
 fn inside(region: &Region, start: &Start) -> ! {
     let [public, protected, control] = region.descriptors();
-    if start.only != 0 {
-        // A handler that waits would outlive the host. What services set is put back by the agents.
-        let _ = process::set_parent_death_signal(libc::SIGKILL);
+    if start.restores == 0 {
+        // Whatever its handler does, it ends with its host, and runs no longer than this.
+        let stretch = LONGEST_STRETCH_NS / 1000;
+        if process::set_parent_death_signal(libc::SIGKILL).is_err()
+            || rlimit::set(0, rlimit::Resource::RealTime, stretch, stretch).is_err()
+        {
+            process::end(1);
+        }
     }
     process::close_all_but(&[public, protected, control, start.life, start.doorbell]);
     if member::join(&mut Local, [public, protected, control], region.directory(), Role::Agent).is_err() {
@@ -112,7 +126,7 @@ fn inside(region: &Region, start: &Start) -> ! {
 
 impl Drop for Agent {
     fn drop(&mut self) {
-        // It puts back what services set, then exits. One that does not is killed.
+        // It exits by itself. One that does not is killed.
         drop(self.life.take());
         let Some(fd) = &self.child.pidfd else { return };
         let ended = wait(fd.as_fd(), 2_000);

@@ -19,21 +19,24 @@ use crate::member::{self, Invitation};
 use crate::region::Region;
 use crate::shared::Shared;
 use crate::source::{Opened, Source, Sources};
-use crate::spec::{Dispatch, Happened, Options, ServiceId, Spec, Status, Upcalls};
+use crate::spec::{Dispatch, Options, ServiceId, Spec, Status, Upcalls};
 use crate::ticks::{Outcomes, Ticks};
 use orbit_linux::{eventfd, pidfd};
 use orbit_sandbox_lib::abi::{self, GRANTS, Grant};
+use orbit_sandbox_lib::agent::MAX_BUDGET_NS;
 use orbit_sandbox_lib::sys;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
 
 #[path = "granting.rs"]
 mod granting;
+#[path = "tending.rs"]
+mod tending;
 
 /// A service in its slot.
 #[derive(Debug)]
@@ -51,6 +54,8 @@ struct Loaded {
     priority: i32,
     /// Those that follow it know by this that it is gone.
     is_loaded: Arc<()>,
+    /// Agents that died in a run of it.
+    agents_lost: u32,
 }
 
 /// See the module's head. One thread uses it.
@@ -70,6 +75,8 @@ pub struct Host {
     /// Threads of services that may wait, by slot.
     threads: BTreeMap<usize, Agent>,
     agents: Vec<Agent>,
+    /// Puts back what services set when this process is gone.
+    restorer: Option<Agent>,
     // Last: agents end before their region.
     region: Region,
     /// What could not be put back, and was not reported yet.
@@ -112,15 +119,22 @@ impl Host {
             shared,
             threads: BTreeMap::new(),
             agents: Vec::new(),
+            restorer: None,
             region,
             unrestored: Vec::new(),
             options,
         };
+        host.restorer = Some(host.start_restorer()?);
         for part in 0..host.options.cpus.len() {
             let agent = host.agent(part)?;
             host.agents.push(agent);
         }
         Ok(host)
+    }
+
+    fn start_restorer(&self) -> Result<Agent> {
+        let (cpu, priority) = (self.options.cpus[0], self.options.agent_priority);
+        Agent::start(&self.region, cpu, priority, Part::Restorer, self.shared.doorbell(0))
     }
 
     fn agent(&self, part: usize) -> Result<Agent> {
@@ -291,6 +305,17 @@ impl Host {
     /// may not have; `NotFound` for classes, owners and targets that are not there; `Invalid`.
     pub fn load(&mut self, spec: &Spec, object: &[u8]) -> Result<ServiceId> {
         let name = &spec.name;
+        let is_real_time =
+            if spec.dispatch == Dispatch::Thread { spec.raise.is_some() } else { self.options.agent_priority > 0 };
+        let max = Duration::from_nanos(MAX_BUDGET_NS);
+        if is_real_time && spec.budget.cpu() > max {
+            let text = format!(
+                "service {name:?}: a budget of {:?}: a native handler at a real-time priority has at most {max:?} a \
+                 run, since nothing else of its CPU runs meanwhile: split the work, or load it as wasm",
+                spec.budget.cpu()
+            );
+            return Err(Error::new(Kind::Invalid, text));
+        }
         if spec.arguments.len() > abi::ARGUMENTS {
             let text =
                 format!("service {name:?}: {} bytes of arguments, of at most {}", spec.arguments.len(), abi::ARGUMENTS);
@@ -366,6 +391,7 @@ impl Host {
             sources: Vec::new(),
             priority: if spec.dispatch == Dispatch::Thread { spec.raise.unwrap_or(0) } else { 0 },
             is_loaded: Arc::new(()),
+            agents_lost: 0,
         };
         let priority = loaded.priority;
         self.services[slot] = Some(loaded);
@@ -552,6 +578,11 @@ impl Host {
         let begin = Instant::now();
         while self.region.control(slot).runner.load(SeqCst) != 0 {
             if begin.elapsed() > Duration::from_secs(1) {
+                // An agent is this host's own: it dies with the run.
+                if self.kill_runner(slot) {
+                    self.region.control(slot).runner.store(0, SeqCst);
+                    break;
+                }
                 let busy = std::io::Error::from_raw_os_error(libc::EBUSY);
                 return Err(Error::system("a run of the service does not end", &busy));
             }
@@ -568,67 +599,24 @@ impl Host {
         Ok(())
     }
 
-    /// Checks owners, accounts and agents, and does what is due. Answers what happened.
-    pub fn tend(&mut self) -> Vec<Happened> {
-        let mut happened = Vec::new();
-        if let Some(clocks) = &mut self.clocks {
-            clocks.refresh();
-        }
-        for slot in abi::FIRST_SERVICE..abi::SLOTS {
-            let Some(loaded) = &self.services[slot] else { continue };
-            let (name, owner) = (loaded.name.clone(), loaded.owner);
-            let id = ServiceId { slot, generation: self.generations[slot] };
-            if pidfd::has_ended(loaded.life.as_fd()) {
-                if self.unload(id).is_ok() {
-                    happened.push(Happened::OwnerEnded { id, name, owner });
-                }
-            } else if !loaded.is_revoked {
-                let account = Account::read(self.region.control(slot), loaded.since.elapsed(), usize::MAX);
-                if account.is_abusive(self.options.aborts) && self.stop(slot).is_ok() {
-                    happened.push(Happened::Revoked { id, name, aborts: account.aborts() });
-                }
-            }
-        }
-        self.tend_threads(&mut happened);
-        happened.extend(self.unrestored.drain(..).map(|what| Happened::NotRestored { what }));
-        for part in 0..self.agents.len() {
-            if self.agents[part].has_ended() {
-                happened.push(Happened::AgentDied { cpu: self.agents[part].cpu() });
-                if let Ok(agent) = self.agent(part) {
-                    self.agents[part] = agent;
-                }
-            }
-        }
-        happened
-    }
-
-    /// Starts the threads of runs that were promoted, and those that died once more.
-    fn tend_threads(&mut self, happened: &mut Vec<Happened>) {
-        for slot in abi::FIRST_SERVICE..abi::SLOTS {
-            let Some(loaded) = self.services[slot].as_ref().filter(|loaded| !loaded.is_revoked) else { continue };
-            let has_ended = self.threads.get(&slot).map(Agent::has_ended);
-            let is_wanted = self.region.control(slot).promoted.load(SeqCst) != 0;
-            if has_ended == Some(false) || has_ended.is_none() && !is_wanted {
-                continue;
-            }
-            if has_ended == Some(true) {
-                happened.push(Happened::ThreadDied { name: loaded.name.clone() });
-            }
-            // What could not be started is tried again with the next call.
-            if let Ok(thread) = self.thread(slot, loaded.priority) {
-                self.threads.insert(slot, thread);
-            }
-        }
-    }
-
     /// Processes of the threads of services that may wait.
     pub fn threads(&self) -> impl Iterator<Item = i32> {
         self.threads.values().map(Agent::pid)
     }
 
+    /// Whether a thread runs the service's handler at this moment.
+    pub fn is_running(&self, id: ServiceId) -> bool {
+        self.of(id).is_ok() && self.region.control(id.slot).began.load(SeqCst) != 0
+    }
+
     /// The agents' processes.
     pub fn agents(&self) -> impl Iterator<Item = i32> {
         self.agents.iter().map(Agent::pid)
+    }
+
+    /// The process that puts back what services set when this one is gone.
+    pub fn restorer(&self) -> Option<i32> {
+        self.restorer.as_ref().map(Agent::pid)
     }
 }
 

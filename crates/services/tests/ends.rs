@@ -43,7 +43,7 @@ fn host_program() {
     let target = raises(target.parse().expect("a number"));
     let id = host.load(&spec("count", Dispatch::Agent, vec![target]), &native("count")).expect("loaded");
     until("it runs", || host.status(id).expect("loaded").account.runs > 5);
-    println!("agent {}", host.agents().next().expect("an agent"));
+    println!("agent {}", host.restorer().expect("one that puts back"));
     loop {
         std::thread::sleep(Duration::from_secs(1));
     }
