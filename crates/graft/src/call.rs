@@ -19,6 +19,7 @@ use crate::stub::{self, Makes, Undo};
 use crate::thread::CODE_64;
 use crate::{Error, Stopped};
 use orbit_linux::ptrace::{self, state, state::Stop};
+use orbit_linux::signals;
 use orbit_linux::status::Status;
 use std::time::{Duration, Instant};
 
@@ -256,7 +257,7 @@ impl Stopped<'_> {
                         let _ = ptrace::interrupt(tid);
                     }
                     if waited > CALL_LIMIT + INTERRUPT_LIMIT {
-                        self.forget(tid);
+                        self.leave_alone(tid);
                         return Err(Error::NotReturned { tid, number, waited });
                     }
                     pause(waited);
@@ -304,21 +305,25 @@ impl Stopped<'_> {
     /// Brings a thread home, if it is away.
     pub(crate) fn come_home(&mut self, tid: i32) -> Result<(), Error> {
         let Some(at) = self.away.iter().position(|away| away.tid == tid) else { return Ok(()) };
-        let away = self.away.remove(at);
         // From the end of a call to where the kernel would decide about it, without running an
         // instruction.
         onward(tid, 0);
         loop {
-            match seize::next(self.pid, tid)? {
-                Stop::Trap(_) => break,
-                Stop::Ended => {
+            match seize::next(self.pid, tid) {
+                Ok(Stop::Trap(_)) => break,
+                Ok(Stop::Ended) => {
                     self.forget(tid);
                     return Err(Error::Gone { id: tid });
                 }
-                Stop::Signal(signal) => onward(tid, self.signal_while_away(tid, signal)),
-                Stop::Call | Stop::Event(_) | Stop::None => onward(tid, 0),
+                Ok(Stop::Signal(signal)) => onward(tid, self.signal_while_away(tid, signal)),
+                Ok(Stop::Call | Stop::Event(_) | Stop::None) => onward(tid, 0),
+                Err(error) => {
+                    self.leave_alone(tid);
+                    return Err(error);
+                }
             }
         }
+        let away = self.away.remove(at);
         let Some(held) = self.threads.get_mut(&tid) else { return Ok(()) };
         held.changed = false;
         let registers = held.registers;
@@ -326,7 +331,24 @@ impl Stopped<'_> {
         ptrace::set_registers(tid, &registers).map_err(|e| self.lost(tid, "setting registers of", e))
     }
 
-    /// The thread is not ours to release any more.
+    /// The thread is in its stub and does not stop: it gets no CPU, or its call does not return. It
+    /// continues by itself: the rest of the stub undoes what is to be undone and leads it home once
+    /// its tracer is gone. So the stub stays.
+    pub(crate) fn leave_alone(&mut self, tid: i32) {
+        let is_anchor = self.away.first().is_some_and(|anchor| anchor.tid == tid);
+        if is_anchor {
+            self.undo.clear();
+        }
+        self.keeps_room |= self.away.iter().any(|away| away.tid == tid);
+        for signal in self.threads.get_mut(&tid).map(|held| std::mem::take(&mut held.owed)).unwrap_or_default() {
+            // They wait, blocked, until it is home. A thread that was killed needs none.
+            let _ = signals::send_to_thread(self.pid, tid, signal);
+        }
+        self.forget(tid);
+    }
+
+    /// The thread is not ours to release any more: it has ended, or is [left
+    /// alone](Stopped::leave_alone).
     pub(crate) fn forget(&mut self, tid: i32) {
         self.threads.remove(&tid);
         self.away.retain(|away| away.tid != tid);

@@ -88,7 +88,7 @@ impl Stopped<'_> {
     }
 
     /// Waits for the next stop of a thread that runs code of ours. One that takes too long is
-    /// interrupted, once; one that does not stop after that is forgotten.
+    /// interrupted, once; one that does not stop after that is left alone.
     ///
     /// # Errors
     /// [`Error::Gone`] when it has ended, [`Error::NotStopped`] within [`INTERRUPT_LIMIT`] after it
@@ -103,7 +103,7 @@ impl Stopped<'_> {
                         let _ = ptrace::interrupt(tid);
                     }
                     if waited > patience.limit + INTERRUPT_LIMIT {
-                        self.forget(tid);
+                        self.leave_alone(tid);
                         let why = "it runs code of ours and took no interrupt".to_owned();
                         return Err(Error::NotStopped { tid, waited, why });
                     }

@@ -27,6 +27,8 @@ pub struct Stopped<'p> {
     pub(crate) away: Vec<Away>,
     /// Where the stubs stand, once one was needed.
     pub(crate) room: Option<Room>,
+    /// Whether a thread that is not ours any more is in a stub, which so has to stay.
+    pub(crate) keeps_room: bool,
     /// What is undone at the end, or by the anchor's stub if this process is killed.
     pub(crate) undo: Vec<Undo>,
     /// The mappings, as they were read since the last call was made.
@@ -56,6 +58,7 @@ impl<'p> Stopped<'p> {
             threads,
             away: Vec::new(),
             room: None,
+            keeps_room: false,
             undo: Vec::new(),
             seen: RefCell::new(None),
             scratch: None,
@@ -197,7 +200,7 @@ impl<'p> Stopped<'p> {
             self.undo.retain(|other| *other != undo);
         }
         result = result.and(self.all_home());
-        if let Some(room) = self.room.take() {
+        if let Some(room) = self.room.take().filter(|_| !self.keeps_room) {
             result = result.and(self.write(room.address, &vec![0; room.len]));
         }
         // Asked before it is let go: afterwards it may exit of itself.

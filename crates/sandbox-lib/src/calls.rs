@@ -33,9 +33,9 @@ fn slot() -> Option<usize> {
 fn within(body: impl FnOnce(usize, &mut Run) -> i64) -> i64 {
     let Some(slot) = slot() else { return NO_HANDLE };
     let run = abi::run(slot);
-    // SAFETY: this code runs on the stack of that slot, so this thread runs its handler: nobody else
-    // uses the run, but for the signal handlers of this thread, which touch `pending` and `cause`
-    // only.
+    // SAFETY: this code runs on the stack of that slot, so this thread runs its handler: nobody
+    // else uses the run, but for the signal handlers of this thread, which touch `pending` and
+    // `cause` only.
     let result = unsafe {
         (*run).in_call.store(1, Relaxed);
         let result = body(slot, &mut *run);

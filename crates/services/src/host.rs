@@ -207,15 +207,20 @@ impl Host {
         Ok(())
     }
 
-    /// No more upcalls in this process.
+    /// No more upcalls in this process, which is no member any more.
     pub fn remove_member(&mut self, process: i32) {
+        self.pause_upcalls(process);
+        self.members.remove(&process);
+    }
+
+    /// No more upcalls in this process, until it is added again.
+    pub(crate) fn pause_upcalls(&mut self, process: i32) {
         if let Some(ticks) = &mut self.ticks {
             ticks.remove(process);
         }
         if let Some(clocks) = &mut self.clocks {
             clocks.remove(process);
         }
-        self.members.remove(&process);
     }
 
     /// Takes off the list what is no member any more: it has exited, or executed another program.

@@ -113,7 +113,8 @@ impl Host {
             if !is_inside(stopped)? {
                 let pid = stopped.pid();
                 let mut memory = fs::File::open(format!("/proc/{pid}/mem")).ok();
-                member::leave_dead(&mut Remote(stopped), pid, |at, to| match &mut memory {
+                let is_member = self.members().any(|member| member == process);
+                member::leave_stale(&mut Remote(stopped), pid, !is_member, |at, to| match &mut memory {
                     Some(memory) => memory.read_exact_at(to, at as u64),
                     None => Err(io::Error::from_raw_os_error(libc::EACCES)),
                 })?;
@@ -137,21 +138,36 @@ impl Host {
     }
 
     /// Takes the region out of a member: its handlers are what they were, nothing of the region is
-    /// left there.
+    /// left there. One that fails leaves it a member, so that it can be repeated, also where it was
+    /// cut short.
     ///
     /// # Errors
     /// As for [`Host::join`]; `System` with `EBUSY` when it is in an upcall for a whole second.
     pub fn leave(&mut self, process: i32) -> Result<()> {
-        self.remove_member(process);
+        self.pause_upcalls(process);
+        let left = self.take_region_out(process);
+        match &left {
+            // One that is gone has left as well.
+            Ok(()) => self.remove_member(process),
+            Err(error) if error.kind() == Kind::NotFound => self.remove_member(process),
+            // Upcalls go on where all of the region is there still; else agents take its events.
+            Err(_) => drop(self.add_member(process)),
+        }
+        left
+    }
+
+    fn take_region_out(&self, process: i32) -> Result<()> {
         let target = Process::find(process)?;
         let began = Instant::now();
-        let this = &*self;
+        let signals = member::signals(self.region().directory());
         loop {
             let has_left = target.while_stopped(|stopped| -> Result<bool> {
                 if is_inside(stopped)? {
                     return Ok(false);
                 }
-                member::leave(&mut Remote(stopped), member::signals(this.region().directory()))?;
+                if stopped.mappings()?.iter().any(|mapping| mapping.start == abi::PRIVATE as u64) {
+                    member::leave(&mut Remote(stopped), signals)?;
+                }
                 Ok(true)
             })?;
             if has_left {

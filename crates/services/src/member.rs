@@ -195,14 +195,16 @@ fn unmap(steps: &mut impl Steps) -> Result<()> {
 }
 
 /// Takes a region out of a process whose host is gone: it would keep another host from being
-/// joined. Nothing else is changed: a region with a host, and other memory at these addresses,
-/// stay.
+/// joined. `own`: also one of this very host, of which the process is no member: a join or a leave
+/// of it was cut short. Nothing else is changed: the region of another host, and other memory at
+/// these addresses, stay.
 ///
 /// # Errors
 /// `System`.
-pub(crate) fn leave_dead(
+pub(crate) fn leave_stale(
     steps: &mut impl Steps,
     process: i32,
+    own: bool,
     read: impl FnOnce(usize, &mut [u8]) -> std::io::Result<()>,
 ) -> Result<()> {
     let mappings = maps::of(process).unwrap_or_default();
@@ -219,11 +221,12 @@ pub(crate) fn leave_dead(
     // SAFETY: the bytes of the directory, which nothing else uses meanwhile.
     let bytes = unsafe { std::slice::from_raw_parts_mut(bytes, size_of::<abi::Directory>()) };
     read(abi::PUBLIC, bytes).map_err(|error| Error::system("reading the process' region", &error))?;
-    if directory.magic != abi::MAGIC || crate::region::has_host(&directory) {
+    let is_own = own && directory.host == std::process::id() as i32;
+    if directory.magic != abi::MAGIC || crate::region::has_host(&directory) && !is_own {
         return Ok(());
     }
     if !mappings.iter().any(|mapping| mapping.start == abi::PRIVATE as u64) {
-        // The host was killed before it had mapped all parts.
+        // The join was cut short before all parts were mapped.
         return unmap(steps);
     }
     leave(steps, signals(&directory))
@@ -265,7 +268,7 @@ impl Invitation {
     /// `System` when the host is gone or belongs to another user; as [`join`].
     pub fn accept(&self) -> Result<()> {
         let (files, first) = self.open()?;
-        leave_dead(&mut Local, std::process::id() as i32, |at, to| {
+        leave_stale(&mut Local, std::process::id() as i32, false, |at, to| {
             // SAFETY: the caller has found a region mapped there, readable and large enough for a
             // directory.
             unsafe { to.as_mut_ptr().copy_from_nonoverlapping(at as *const u8, to.len()) };

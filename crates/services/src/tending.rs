@@ -16,9 +16,7 @@ use std::time::Duration;
 /// keeps the budget's signal from coming. Ordinary agents only, since the kernel kills real-time
 /// ones.
 const BEYOND_BUDGET: Duration = Duration::from_secs(2);
-
-/// A service whose runs saw more agents die than this is revoked: one may have been killed from
-/// outside.
+/// A service in whose runs more agents died is revoked.
 const MAX_AGENTS_LOST: u32 = 1;
 
 impl Host {
@@ -112,6 +110,8 @@ impl Host {
             let aborts = Account::read(control, Duration::MAX, 1).aborts();
             let Some(loaded) = self.services[slot].as_mut().filter(|loaded| !loaded.is_revoked) else { continue };
             loaded.agents_lost += 1;
+            // Each has kept a CPU for as long as the kernel lets it; one may have been killed from
+            // outside.
             let is_deadly = loaded.agents_lost > MAX_AGENTS_LOST;
             let (id, name) = (ServiceId { slot, generation: self.generations[slot] }, loaded.name.clone());
             if is_deadly && self.stop(slot).is_ok() {

@@ -5,6 +5,7 @@ mod common;
 
 use common::{Subject, host, is_root, native, spec, times, until};
 use orbit_services::Dispatch;
+use std::os::unix::fs::FileExt;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -72,4 +73,49 @@ fn a_program_is_a_member_from_its_first_instruction() {
     let output = child.wait_with_output().expect("its output");
     let mappings: usize = String::from_utf8_lossy(&output.stdout).trim().parse().expect("a number");
     assert!(mappings >= 3, "{output:?}");
+}
+
+/// As after a join or a leave that was cut short: the region is there, the host has no such member.
+#[test]
+fn a_join_or_a_leave_that_was_cut_short_is_repeated() {
+    if !is_root() {
+        return;
+    }
+    let mut host = host();
+    host.start_ticks(Duration::from_millis(2));
+    let mut subject = Subject::start(&["-DCUT"]);
+    until("it runs", || subject.is_running());
+    let before = traces(subject.pid()).1;
+    host.join(subject.pid()).expect("joined");
+    host.remove_member(subject.pid());
+    host.join(subject.pid()).expect("joined once more");
+    assert_eq!(host.members().collect::<Vec<_>>(), [subject.pid()]);
+    host.leave(subject.pid()).expect("left");
+    host.leave(subject.pid()).expect("it has left");
+    let (has_region, caught, _) = traces(subject.pid());
+    assert_eq!((has_region, caught, subject.ended()), (false, before, None));
+}
+
+/// A program that does not come out of a call of a service stays a member, and leaves later.
+#[test]
+fn a_leave_that_fails_leaves_a_member() {
+    if !is_root() {
+        return;
+    }
+    let mut host = host();
+    let mut subject = Subject::start(&["-DFAILS"]);
+    until("it runs", || subject.is_running());
+    let before = traces(subject.pid()).1;
+    host.join(subject.pid()).expect("joined");
+    let inside = std::fs::OpenOptions::new().write(true).open(format!("/proc/{}/mem", subject.pid())).expect("memory");
+    let at = orbit_sandbox_lib::abi::PRIVATE + std::mem::offset_of!(orbit_sandbox_lib::abi::Private, inside);
+    let set = |calls: u32| inside.write_all_at(&calls.to_ne_bytes(), at as u64).expect("written");
+    set(1);
+    let error = host.leave(subject.pid()).expect_err("it is in a call");
+    assert!(error.to_string().contains("does not come out"), "{error}");
+    assert_eq!(host.members().collect::<Vec<_>>(), [subject.pid()]);
+    set(0);
+    host.leave(subject.pid()).expect("left");
+    let (has_region, caught, _) = traces(subject.pid());
+    assert_eq!((has_region, caught, subject.ended(), host.members().count()), (false, before, None, 0));
 }
