@@ -67,7 +67,7 @@ fn runs_that_overwrite_their_slot_end_in_a_member() {
     }
 }
 
-/// No signal ends such a run: the kernel does, by the agent's limit, or whoever revokes the service.
+/// No signal ends such a run: the kernel does, by the limit of the agent.
 #[test]
 fn a_run_that_blocks_all_signals_ends_with_its_agent() {
     if !is_root() {
