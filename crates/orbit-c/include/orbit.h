@@ -401,6 +401,11 @@ struct orbit_area *orbit_area_create_with(const struct orbit_area_options *optio
  * says so; the next one gets the area first.
  * See ORBIT_GLOBAL for global variables. NULL on failure: EINVAL, EOPNOTSUPP. */
 struct orbit_area *orbit_area_adopt(void *start, size_t len);
+/* Names a moment in which nothing writes to an ORBIT_ENGINE_SHARE area (see ORBIT_QUIET): what main
+ * wrote during calls is merged, so that the next call sends nothing. About a microsecond for each
+ * page written during calls. 0, also for other areas; EBUSY: a call that names the area is in
+ * flight. */
+int orbit_area_merge(struct orbit_area *area);
 /* Ends an area: its objects are gone and its memory is unmapped (adopted memory stays). EINVAL
  * while orbits use it: orbit_detach or orbit_destroy them first. Blocks while another thread
  * applies an update to it. A call that names the area meanwhile gives ENODEV, or comes first, and

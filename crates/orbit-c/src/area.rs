@@ -131,6 +131,22 @@ pub unsafe extern "C" fn orbit_area_adopt(start: *mut c_void, len: usize) -> *mu
 
 /// See `include/orbit.h`.
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn orbit_area_merge(area: *mut COrbitArea) -> c_int {
+    code(|| {
+        let area = handle::get::<Area>(area)?;
+        // SAFETY: the header's contract.
+        match unsafe { area.merge() }? {
+            true => Ok(0),
+            false => Err(Failure::new(
+                libc::EBUSY,
+                "a call that names the area is in flight, and reads its memory; merge when it has ended",
+            )),
+        }
+    })
+}
+
+/// See `include/orbit.h`.
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn orbit_area_destroy(area: *mut COrbitArea) -> c_int {
     code(|| {
         handle::with(area, Area::destroy)??;

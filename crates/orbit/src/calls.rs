@@ -438,11 +438,12 @@ impl Inner {
             let (up, seen) = {
                 let mut core = self.lock();
                 self.reap_locked(&mut core);
+                if done() {
+                    self.merge_if_alone(&core);
+                    return Ok(());
+                }
                 (core.life.up(), core.queue.completed())
             };
-            if done() {
-                return Ok(());
-            }
             let now = Instant::now();
             if until.is_some_and(|until| now >= until) {
                 return Ok(());

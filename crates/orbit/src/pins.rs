@@ -51,4 +51,17 @@ impl Inner {
         core.queue.return_runs(runs);
         Ok((pin, pages))
     }
+
+    /// After a call: merges what this thread wrote meanwhile to the orbit's shared areas, if it is
+    /// the program's only one. The next call needs no merge then.
+    pub fn merge_if_alone(&self, core: &Core) {
+        for replica in core.replicas.iter().filter(|replica| replica.area.is_shared()) {
+            // A handler of this thread could write as well.
+            let blocked = Blocked::all();
+            // SAFETY: this thread is the only one of the program's, and runs no handler. Where it
+            // is not merged now, the next call does it, or sends the pages.
+            let _ = unsafe { replica.area.merge_if(|| self.runtime.is_alone()) };
+            drop(blocked);
+        }
+    }
 }

@@ -84,6 +84,11 @@ int main(void)
     CHECK(pthread_create(&thread, NULL, waits, NULL) == 0);
     GIVES(round_of_calls(100, 0, &end), -ENOSPC);
     CHECK(strstr(orbit_last_error(), "quiet") != NULL);
+    GIVES(orbit_area_merge(area), 0);
+    struct range range = { base, PAGES };
+    GIVES(orbit_call(orbit, 1, &area, NULL, &range, sizeof range, &end), 0);
+    GIVES(end.value, truth);
+    GIVES(orbit_area_merge(area), 0);
     for (long value = 200; value < 230; value++) {
         GIVES(round_of_calls(value, ORBIT_QUIET, &end), 0);
         GIVES(end.value, truth);

@@ -62,4 +62,26 @@ impl AreaInner {
             Ok(Pin { area: self.clone() })
         })
     }
+
+    /// Merges what main wrote to a shared area during calls, if none is in flight that reads it,
+    /// and `quiet` says that nothing writes to it until this returns. Whether all is merged.
+    ///
+    /// # Errors
+    /// `Gone`, `Forked`, `System`: nothing is lost.
+    ///
+    /// # Safety
+    /// The answer of `quiet` is true.
+    pub(super) unsafe fn merge(&self, quiet: impl FnOnce() -> bool) -> Result<bool> {
+        self.with_tracker(|tracker| {
+            if !tracker.stands_still() {
+                return Ok(true);
+            }
+            if self.pins.load(Ordering::Acquire) != 0 || !quiet() {
+                return Ok(false);
+            }
+            // SAFETY: no call reads the memory without a pin, and none is added beside this: the
+            // tracker is locked. The rest is the caller's word.
+            unsafe { tracker.merge() }.map(|()| true)
+        })
+    }
 }

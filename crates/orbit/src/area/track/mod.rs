@@ -355,6 +355,29 @@ impl Tracker {
         taken.map_err(|error| Error::system("taking the snapshot of a shared area by moving its page tables", error))
     }
 
+    /// Merges what main wrote to a `share` area since its memory was made to stand still.
+    ///
+    /// # Errors
+    /// `System`: nothing is lost, and it is not merged.
+    ///
+    /// # Safety
+    /// No task reads an earlier snapshot, and nothing writes to the area until this returns.
+    pub(super) unsafe fn merge(&mut self) -> Result<()> {
+        self.ours()?;
+        let (used, page) = (self.used, self.page);
+        match &mut self.way {
+            // SAFETY: the caller's word.
+            Way::Share(share) if share.is_flipped() => unsafe { share.merge(used, page) }
+                .map_err(|error| Error::system("merging what main wrote to a shared area", error)),
+            _ => Ok(()),
+        }
+    }
+
+    /// Whether a `share` area's memory stands still.
+    pub(super) fn stands_still(&self) -> bool {
+        matches!(&self.way, Way::Share(share) if share.is_flipped())
+    }
+
     /// Main is about to write to `pages` pages from `first` on: where each first write would be a
     /// fault it no longer is, and they are reported by the next harvest. Engines without such
     /// faults do nothing.
