@@ -26,6 +26,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+mod enclosing;
+pub use enclosing::Enclosing;
+
 /// The period over which processor time is bounded, in microseconds: the kernel's own default.
 const PERIOD_US: u64 = 100_000;
 /// How long [`Group::remove`] waits for processes that have ended to leave, in steps of a

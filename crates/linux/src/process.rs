@@ -296,6 +296,17 @@ pub fn parent() -> i32 {
     unsafe { libc::getppid() }
 }
 
+/// Has the kernel kill this process, and those it makes, before all others when it is out of
+/// memory. Never to be called by a process that shares its memory with another, which would get the
+/// same.
+///
+/// # Errors
+/// Those of writing to `/proc`: none is mounted, or its files are another user's (a process that
+/// has given up rights).
+pub fn be_killed_first() -> io::Result<()> {
+    std::fs::write("/proc/self/oom_score_adj", "1000")
+}
+
 /// Begins a session, and a process group in it, with the calling process alone. Async-signal-safe.
 ///
 /// # Errors

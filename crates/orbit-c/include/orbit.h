@@ -162,8 +162,11 @@ struct orbit_config {
     uint32_t spin_us;
     /* enum orbit_shared_memory: what orbits have of memory that main shares with other processes */
     int shared_memory;
-    int reserved;      /* 0 */
+    int flags;      /* 0 or ORBIT_KEEP_OOM_SCORE */
 };
+/* A flag of struct orbit_config: orbits keep main's oom_score_adj. Without it theirs is 1000: out
+ * of memory, the kernel kills them before any other process. */
+#define ORBIT_KEEP_OOM_SCORE 1
 #define ORBIT_CONFIG_INIT { sizeof(struct orbit_config), 0, 1, 50, 0, 0 }
 
 /* Sets the library up, if it is not yet. Best called early in main(), while there is one thread and

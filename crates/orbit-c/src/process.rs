@@ -18,8 +18,11 @@ pub struct CConfig {
     spares: u32,
     spin_us: u32,
     shared_memory: c_int,
-    reserved: c_int,
+    flags: c_int,
 }
+
+/// `ORBIT_KEEP_OOM_SCORE`.
+const KEEP_OOM_SCORE: c_int = 1;
 
 // SAFETY: integers, the size first.
 unsafe impl Sized0 for CConfig {
@@ -45,7 +48,11 @@ pub unsafe extern "C" fn orbit_init_with(config: *const CConfig) -> c_int {
         if given.spares > 16 {
             return Err(Failure::invalid(format!("{} spares; there are 0 to 16", given.spares)));
         }
+        if given.flags & !KEEP_OOM_SCORE != 0 {
+            return Err(Failure::invalid(format!("flags {:#x} of struct orbit_config: not known", given.flags)));
+        }
         let mut config = Config::new().spares(given.spares as usize).spin(Duration::from_micros(given.spin_us.into()));
+        config = config.killed_first(given.flags & KEEP_OOM_SCORE == 0);
         if given.window != 0 {
             config = config.window(given.window);
         }

@@ -324,6 +324,11 @@ impl Inner {
             }
             let replica = &mut core.replicas[at];
             let used = area.used_pages();
+            let is_first = replica.last_delta == Pages::MAX;
+            if is_first && used > COPIER_FROM_PAGES && area.engine() == Engine::Compare {
+                // The first harvest fills the shadow, before it is known how many pages are sent.
+                self.check_room(area, used, 2)?;
+            }
             // An engine that is named is used, and no other.
             let mut large = area.asked_engine() == Engine::Fork;
             let mut most = Pages::MAX;
@@ -339,6 +344,8 @@ impl Inner {
             let taken = if harvests { Taken::changed(replica, buffer)? } else { Taken::all(replica, used, buffer)? };
             let pages = taken.pages();
             large |= pages >= most;
+            // A replica's first pages are new memory; what a copier holds main copies as it writes.
+            self.check_room(area, pages, u64::from(is_first) + u64::from(large))?;
             let sent = if large {
                 let from = if harvests { area.source_begins()? } else { area.base() as *const u8 };
                 gathered.held.push(taken.into_copier(from, &mut gathered.parts));
@@ -380,6 +387,12 @@ impl Inner {
             core.queue.log_mut().args(&self.down, args);
         }
         Ok(())
+    }
+
+    /// An error if there is no room around main for so many copies of so many pages of an area.
+    fn check_room(&self, area: &Area, pages: Pages, copies: u64) -> Result<()> {
+        let bytes = pages.bytes(PAGE_BYTES).get() as u64 * copies;
+        self.runtime.room.check(bytes, || format!("a snapshot of area \"{}\"", area.name()))
     }
 
     /// Tells the orbit how far calls are handed over.

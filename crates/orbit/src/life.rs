@@ -141,6 +141,7 @@ impl Inner {
         let start_at = core.queue.completed();
         up.completed.store(start_at, Ordering::Relaxed);
         up.begun.store(start_at, Ordering::Relaxed);
+        core.limits.keep_below(self.runtime.room.left(), &self.options.name)?;
         core.limits.add(spare.process()?.pid)?;
         let mut name = [0u8; 16];
         for (to, from) in name[..15].iter_mut().zip(self.name.as_bytes()) {
@@ -204,6 +205,19 @@ impl Inner {
         if self.kill_process(core).is_err() {
             self.recheck_by(Instant::now() + RETRY_KILL_AFTER);
         }
+    }
+
+    /// The memory of the orbit's process while it works on a call, in bytes; `None` while it does
+    /// not.
+    pub fn memory_in_use(&self) -> Option<u64> {
+        let core = self.lock();
+        core.queue.front()?;
+        Some(core.limits.memory_now(core.life.healthy_process()?.pid))
+    }
+
+    /// Ends the process, since the memory around main comes to an end.
+    pub fn end_for_memory(&self) {
+        self.end_process(&mut self.lock(), EndedBy::Memory);
     }
 
     /// The process wrote something that no honest orbit writes: it is not listened to any more.
@@ -574,6 +588,7 @@ fn understand(
     let record = unsafe { blackbox::read(&process.up.black_box) };
     match process.ended_by {
         EndedBy::Deadline if late => return Outcome::TimedOut,
+        EndedBy::Memory => return Outcome::OutOfMemory,
         EndedBy::Nonsense => {
             let mut crash = record.map_or_else(|| Crash::bare(libc::SIGKILL), |r| r.into_crash(libc::SIGKILL));
             crash.message = nonsense.map(|what| format!("ended by main: the orbit {what}"));

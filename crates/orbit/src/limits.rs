@@ -6,6 +6,9 @@
 //! | CPU share | exactly, per 100 ms | about, and only against others that want the CPU: a `nice` value, above the program's own, of like weight |
 //! | nice, CPUs | the kernel's own calls, exactly | the same |
 //!
+//! Where main is in a control group with a limit of memory, every orbit has one too, asked for or
+//! not, below the room that is left: see [`room`].
+//!
 //! Main makes the group and puts the orbit in it; what no group holds, the orbit applies to itself
 //! before its init function runs. Directories of groups are removed by main, or by the template if
 //! main was killed, or by the next program that starts ([`sweep`]) if both were.
@@ -21,6 +24,9 @@ use orbit_linux::rlimit::{self, Resource};
 use orbit_linux::{sched, signals};
 
 use crate::error::{Error, Kind, Result};
+
+mod room;
+pub(crate) use room::{LEAST_LEFT, Room, check_again_after, own_memory_of};
 
 /// CPUs that can be named: 0 to 1023.
 pub const MAX_CPUS: usize = 1024;
@@ -183,6 +189,12 @@ pub(crate) fn apply_inside(wire: &LimitsWire, room: u64) -> Result<()> {
     Ok(())
 }
 
+/// A process beside main and its orbits: keeps its own memory below the room that is left.
+pub(crate) fn keep_below_room() -> Result<()> {
+    let Some(left) = Room::new().left() else { return Ok(()) };
+    set_data_limit(data_now("/proc/self/statm")?.saturating_add(room::beside(left)))
+}
+
 /// Orbit: makes room for further replicas of so many bytes, if memory is held by `RLIMIT_DATA`.
 pub(crate) fn make_room(wire: &LimitsWire, more: u64) -> Result<()> {
     if wire.memory == 0 {
@@ -221,6 +233,8 @@ fn data_now(path: &str) -> Result<u64> {
 /// The limits of one orbit as they are held, over all its restarts. In main.
 pub(crate) struct Applied {
     limits: Limits,
+    /// Bytes below which the orbit is kept for main's sake, whatever is asked for.
+    ceiling: Option<u64>,
     group: Option<Group>,
     /// Why there is no group, if one was wanted.
     no_group: Option<String>,
@@ -236,6 +250,7 @@ impl Applied {
     pub(crate) fn create(limits: &Limits, orbit: &str) -> Result<Applied> {
         let mut applied = Applied {
             limits: Limits::new(),
+            ceiling: None,
             group: None,
             no_group: None,
             memory_in_group: false,
@@ -261,12 +276,32 @@ impl Applied {
         }
     }
 
+    /// Keeps the next process below what is `left` around main, besides the limits asked for. To be
+    /// called while there is no process.
+    pub(crate) fn keep_below(&mut self, left: Option<u64>, orbit: &str) -> Result<()> {
+        if left.is_none() && self.ceiling.is_none() {
+            return Ok(());
+        }
+        // What the group holds of the process before, pages of replicas, is in use around main
+        // already.
+        let held = self.group.as_ref().map_or(0, Group::memory_now);
+        self.ceiling = left.map(|left| room::below(left) + held);
+        let limits = self.limits.clone();
+        self.hold(&limits, orbit)
+    }
+
+    /// The limit of memory that holds: of what is asked for and the ceiling, the lower.
+    fn memory(&self, limits: &Limits) -> Option<u64> {
+        limits.memory.into_iter().chain(self.ceiling).min()
+    }
+
     /// Sets the group's limits, in a new group if there is none, and notes what it does not hold.
     fn hold(&mut self, limits: &Limits, orbit: &str) -> Result<()> {
         limits.check()?;
         self.restore();
         let mut refused = String::new();
-        if self.group.is_none() && (limits.memory.is_some() || limits.cpu_percent.is_some()) {
+        let memory = self.memory(limits);
+        if self.group.is_none() && (memory.is_some() || limits.cpu_percent.is_some()) {
             match make_group(orbit) {
                 Ok(group) => {
                     self.oom_kills = AtomicU64::new(group.oom_kills());
@@ -276,12 +311,12 @@ impl Applied {
             }
         }
         if let Some(group) = &self.group {
-            let memory = match limits.memory {
+            let set = match memory {
                 Some(bytes) => group.set_memory(bytes),
                 None if self.memory_in_group => group.set_memory(u64::MAX),
                 None => Ok(()),
             };
-            match memory {
+            match set {
                 Err(error) if error.raw_os_error() == Some(libc::EBUSY) => {
                     let what =
                         format!("memory limit of orbit \"{orbit}\", which uses more already; restart it, or set more");
@@ -292,7 +327,7 @@ impl Applied {
                     return Err(Error::system(format!("memory limit of orbit \"{orbit}\""), error));
                 }
                 Err(error) => refused = format!("memory: {error}"),
-                Ok(()) => self.memory_in_group = limits.memory.is_some(),
+                Ok(()) => self.memory_in_group = memory.is_some(),
             }
             let cpu = match limits.cpu_percent {
                 Some(percent) => group.set_cpu(percent),
@@ -309,7 +344,7 @@ impl Applied {
                 Ok(()) => self.cpu_in_group = limits.cpu_percent.is_some(),
             }
         }
-        if limits.memory.is_some() && !self.memory_in_group {
+        if memory.is_some() && !self.memory_in_group {
             // What the orbit will need for that; without it each of its processes would end at its
             // start.
             data_now("/proc/self/statm")?;
@@ -322,6 +357,7 @@ impl Applied {
     /// Makes a group again that somebody has removed, under the limits it had. What it cannot hold
     /// any more is left to the orbit, as where there never was a group.
     fn restore(&mut self) {
+        let memory = self.memory(&self.limits).filter(|_| self.memory_in_group);
         let Some(group) = &mut self.group else { return };
         let restored = group.restore();
         if matches!(restored, Ok(false)) {
@@ -329,8 +365,7 @@ impl Applied {
         }
         // A new group counts from 0.
         self.oom_kills.fetch_min(group.oom_kills(), Ordering::Relaxed);
-        let memory =
-            self.limits.memory.filter(|_| self.memory_in_group).map_or(Ok(()), |bytes| group.set_memory(bytes));
+        let memory = memory.map_or(Ok(()), |bytes| group.set_memory(bytes));
         let cpu =
             self.limits.cpu_percent.filter(|_| self.cpu_in_group).map_or(Ok(()), |percent| group.set_cpu(percent));
         self.memory_in_group &= memory.is_ok();
@@ -346,7 +381,7 @@ impl Applied {
     /// What is left for the orbit to apply to itself.
     pub(crate) fn wire(&self) -> LimitsWire {
         let mut wire = LimitsWire::default();
-        if let Some(bytes) = self.limits.memory
+        if let Some(bytes) = self.memory(&self.limits)
             && !self.memory_in_group
         {
             wire.memory = bytes;
@@ -413,6 +448,12 @@ impl Applied {
         Ok(())
     }
 
+    /// Bytes of memory that the orbit has of its own, whose process this is.
+    pub(crate) fn memory_now(&self, pid: i32) -> u64 {
+        let of_group = self.group.as_ref().filter(|_| self.memory_in_group).map(Group::memory_now);
+        of_group.unwrap_or_else(|| own_memory_of(pid))
+    }
+
     /// Whether the group's memory limit has killed since this was asked last. To be asked after the
     /// orbit has ended.
     pub(crate) fn oom_killed(&self) -> bool {
@@ -424,10 +465,11 @@ impl Applied {
     /// How the limits are held, in words.
     pub(crate) fn how(&self) -> String {
         let mut parts = Vec::new();
-        if let Some(bytes) = self.limits.memory {
+        if let Some(bytes) = self.memory(&self.limits) {
+            let why = if self.limits.memory == Some(bytes) { "" } else { " (what is left around this program)" };
             parts.push(match self.memory_in_group {
-                true => format!("memory {bytes} bytes by control group"),
-                false => format!("memory {bytes} bytes by RLIMIT_DATA, each process for itself"),
+                true => format!("memory {bytes} bytes by control group{why}"),
+                false => format!("memory {bytes} bytes by RLIMIT_DATA, each process for itself{why}"),
             });
         }
         if let Some(percent) = self.limits.cpu_percent {

@@ -22,6 +22,7 @@ use orbit_linux::{pidfd, poll, process, rlimit, signals, socket};
 
 use crate::blackbox::{Function, MAX_FRAMES, Stack, find_functions};
 use crate::generation::generation;
+use crate::limits;
 use crate::own::{self, Own};
 use crate::template::Code;
 
@@ -274,6 +275,8 @@ fn answer(desk: BorrowedFd<'_>, number: [u8; 4], addresses: &[u8]) -> std::io::R
     // What it dies of is nobody's affair but its own.
     (1..32).for_each(signals::set_default);
     let _ = rlimit::set(0, rlimit::Resource::CpuSeconds, MAX_CPU_SECONDS, MAX_CPU_SECONDS);
+    // Without memory for that it dies, and main does without names.
+    limits::keep_below_room().map_err(|_| std::io::Error::from_raw_os_error(libc::ENOMEM))?;
     let mut message = number.to_vec();
     for at in addresses.chunks_exact(8) {
         let at = at.try_into().map_or(0, u64::from_le_bytes);

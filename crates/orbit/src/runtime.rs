@@ -17,6 +17,7 @@ use crate::copier::Copier;
 use crate::core::Inner;
 use crate::error::{Error, Kind, Result};
 use crate::generation::generation;
+use crate::limits::Room;
 use crate::mains_shared::SharedMemory;
 use crate::names::Names;
 use crate::own::{self, Own};
@@ -35,6 +36,7 @@ pub struct Config {
     pub(crate) spares: usize,
     pub(crate) spin: std::time::Duration,
     pub(crate) shared: SharedMemory,
+    pub(crate) killed_first: bool,
 }
 
 impl Default for Config {
@@ -44,6 +46,7 @@ impl Default for Config {
             spares: 1,
             spin: std::time::Duration::from_micros(50),
             shared: SharedMemory::default(),
+            killed_first: true,
         }
     }
 }
@@ -74,6 +77,14 @@ impl Config {
         self
     }
 
+    /// Whether the kernel, when it is out of memory, is to kill orbits before any other process:
+    /// their `oom_score_adj` is 1000 then. Default: yes. Where `/proc` does not let a process set
+    /// it, it stays main's.
+    pub fn killed_first(mut self, killed_first: bool) -> Config {
+        self.killed_first = killed_first;
+        self
+    }
+
     /// How long an orbit whose calls come fast polls for the next one before it sleeps.
     /// 0: never; taken as 0 on a machine with one CPU.
     pub fn spin(mut self, spin: std::time::Duration) -> Config {
@@ -100,6 +111,8 @@ pub(crate) struct Runtime {
     unmapped: Mutex<Vec<(Arc<Shared>, usize)>>,
     /// Notices of crashes whose names are on their way.
     unnamed: Mutex<Vec<(Arc<Names>, Notice)>>,
+    /// The room that is left around main.
+    pub room: Room,
     status: Mutex<StatusPage>,
     /// Wakes the supervisor.
     door: Mutex<Arc<Own>>,
@@ -268,7 +281,7 @@ impl Runtime {
         }
         let window = area::reserve_window(Bytes::new(config.window))?;
         limits::sweep();
-        let template = Arc::new(Template::make(window, config.shared)?);
+        let template = Arc::new(Template::make(window, &config)?);
         let runtime = Arc::new(Runtime {
             config,
             generation: generation(),
@@ -279,6 +292,7 @@ impl Runtime {
             buried: Mutex::new(Vec::new()),
             unmapped: Mutex::new(Vec::new()),
             unnamed: Mutex::new(Vec::new()),
+            room: Room::new(),
             status: Mutex::new(StatusPage::create()?),
             door: Mutex::new(Arc::new(Runtime::make_door()?)),
             next_wake: AtomicU64::new(u64::MAX),
@@ -426,10 +440,8 @@ impl Runtime {
         match slot.as_ref().filter(|t| !t.is_gone()) {
             Some(template) => Ok(template.clone()),
             None => {
-                let fresh = Arc::new(Template::make(
-                    area::reserve_window(Bytes::new(self.config.window))?,
-                    self.config.shared,
-                )?);
+                let window = area::reserve_window(Bytes::new(self.config.window))?;
+                let fresh = Arc::new(Template::make(window, &self.config)?);
                 *slot = Some(fresh.clone());
                 Ok(fresh)
             }
@@ -503,8 +515,7 @@ impl Runtime {
         if template.serves(code) {
             return Ok(template);
         }
-        let fresh =
-            Arc::new(Template::make(area::reserve_window(Bytes::new(self.config.window))?, self.config.shared)?);
+        let fresh = Arc::new(Template::make(area::reserve_window(Bytes::new(self.config.window))?, &self.config)?);
         if let Some(stranger) = code.iter().find(|at| !fresh.knows(**at)) {
             return Err(Runtime::no_code_at(*stranger));
         }

@@ -17,6 +17,7 @@ use crate::clock::now_ns;
 use crate::core::Inner;
 use crate::error::{Error, Result};
 use crate::life::Next;
+use crate::limits::{LEAST_LEFT, check_again_after};
 use crate::runtime::Runtime;
 
 /// Starts the thread. It ends when the runtime is dropped or shut down.
@@ -69,8 +70,9 @@ fn supervise(weak: &Weak<Runtime>) {
                 );
             }
         }
+        let room_wait = check_room(&runtime, &orbits);
         let (name_fds, names_until) = runtime.give_notices();
-        let mut wait = wait_for(&orbits, &starts, &next_checks);
+        let mut wait = wait_for(&orbits, &starts, &next_checks).into_iter().chain(room_wait).min();
         if more_spares {
             wait = Some(Duration::ZERO);
         } else if becoming {
@@ -132,6 +134,19 @@ fn supervise(weak: &Weak<Runtime>) {
             }
         }
     }
+}
+
+/// Ends the orbit that holds the most memory where that around main comes to an end. Says how soon
+/// to check again.
+fn check_room(runtime: &Runtime, orbits: &[Arc<Inner>]) -> Option<Duration> {
+    let left = runtime.room.left()?;
+    let working: Vec<_> = orbits.iter().filter_map(|orbit| Some((orbit.memory_in_use()?, orbit))).collect();
+    let (most, orbit) = working.iter().max_by_key(|(bytes, _)| *bytes)?;
+    // One that holds little is not what fills the group.
+    if left < LEAST_LEFT && *most > 2 * LEAST_LEFT {
+        orbit.end_for_memory();
+    }
+    Some(check_again_after(left))
 }
 
 /// Does what one orbit needs now; says what it needs later.

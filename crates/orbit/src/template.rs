@@ -35,6 +35,7 @@ use crate::error::{Error, Kind, Result};
 use crate::mains_shared::{self, SharedMemory};
 use crate::names::{Clerks, Desk};
 use crate::own::Own;
+use crate::runtime::Config;
 use crate::units::{Address, Bytes};
 use crate::{inherited, limits, shared, side, stuck, task};
 
@@ -107,8 +108,8 @@ struct Link {
 
 impl Template {
     /// Makes a template of the process as it is now. `window` is the reserved range of areas, which
-    /// orbits get empty; `shared` says what they have of memory that main shares with others.
-    pub fn make(window: (Address, Bytes), shared: SharedMemory) -> Result<Template> {
+    /// orbits get empty.
+    pub fn make(window: (Address, Bytes), config: &Config) -> Result<Template> {
         let doing = "making the template";
         let (ours, theirs) = own_pair().map_err(|e| Error::system(doing, e))?;
         let main = pidfd::open(std::process::id() as i32).and_then(Own::new).map_err(|e| Error::system(doing, e))?;
@@ -121,7 +122,8 @@ impl Template {
             main: number_of(&main)?,
             main_pid: std::process::id() as i32,
             window,
-            shared,
+            shared: config.shared,
+            killed_first: config.killed_first,
         };
         let (fd, child) = if threads > 1 {
             // SAFETY: libc's fork leaves libc's locks in order in the child, whatever other threads
@@ -410,6 +412,7 @@ struct Life {
     main_pid: i32,
     window: (Address, Bytes),
     shared: SharedMemory,
+    killed_first: bool,
 }
 
 /// Whether a template is better main's own child than nobody's. A child of a child would come to
@@ -503,6 +506,11 @@ fn live(life: Life) -> ! {
         process::end(1)
     }
     let _ = process::set_name(c"orbit-template");
+    if life.killed_first {
+        // All that is made here has it too. This process shares no memory with main: the kernel
+        // would give main the same.
+        let _ = process::be_killed_first();
+    }
     // Its own session, so that a terminal's signals to main's group pass it by; what an orbit
     // leaves behind comes to it; signals as a fresh process has them.
     let _ = process::new_session();

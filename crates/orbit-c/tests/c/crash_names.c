@@ -1,6 +1,7 @@
-/* A crash costs main neither time nor memory: the end of 100 crashed calls is polled within 50 us
- * each (99 of 100), main's memory does not grow, and the outcome of each names the function at
- * fault. With "no-memory" main may have no further memory of its own. */
+/* A crash costs main neither time nor memory: of 100 crashed calls half are polled within 50 us of
+ * processor time and 99 within 500, on a loaded machine too; main's memory does not grow, and the
+ * outcome of each names the function at fault. With "no-memory" main may have no further memory of
+ * its own. */
 #include "check.h"
 #include <poll.h>
 #include <signal.h>
@@ -94,7 +95,7 @@ int main(int count, char **given)
     qsort(taken, CRASHES, sizeof *taken, by_size);
     printf("poll: half within %ld us, 99 of 100 within %ld us; main grew by %ld KiB\n", taken[CRASHES / 2] / 1000,
            taken[CRASHES - 2] / 1000, grown);
-    CHECK(taken[CRASHES - 2] < 50000);
+    CHECK(taken[CRASHES / 2] < 50000 && taken[CRASHES - 2] < 500000);
     CHECK(grown < 1024);
     GIVES(orbit_call(orbit, 0, NULL, NULL, &good, sizeof good, &end), 0);
     CHECK(end.value == 7);

@@ -16,6 +16,8 @@ pub(crate) enum EndedBy {
     Itself,
     /// The supervisor, for a call past its deadline.
     Deadline,
+    /// Main, because the memory around it came to an end.
+    Memory,
     /// Main, because what the process wrote makes no sense.
     Nonsense,
     /// Main, for a task that slept on a lock which nothing can release: it ends by itself, and
