@@ -4,7 +4,7 @@
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-.PHONY: help demo check test test-full bench lint lab build install clean
+.PHONY: help demo check test test-full outside bench lint lab build install clean
 
 help:
 	@echo 'make demo       a tour: a crash contained, a deadlock explained; two minutes'
@@ -12,6 +12,7 @@ help:
 	@echo 'make check      formatting, floors, unit tests and one test of each kind: the loop of a developer, about three minutes'
 	@echo 'make test       every test; the last line is: N passed, N failed, N skipped'
 	@echo 'make test-full  the same with longer campaigns and fuzzing; SPECIFICATION.md says which are commands of their own'
+	@echo 'make outside    other people\''s programs under each command, compared with a run without; writes docs/compatibility.md'
 	@echo 'make lint       formatting, floors, clippy, licences, rustdoc, C examples, shell scripts'
 	@echo 'make bench      measurements (minutes; leave the machine alone meanwhile)'
 	@echo 'make lab        in a virtual machine with the 6.1 kernel of Debian 12: the tests of the library, and CPUs made to hang'
@@ -30,6 +31,12 @@ test:
 
 test-full:
 	@ORBIT_TEST_FULL=1 scripts/test.sh
+
+outside:
+	@scripts/packages.sh build
+	@outside/run.py --install
+	cargo build --release -p orbit-cli
+	@outside/run.py --json target/outside.jsonl --page docs/compatibility.md
 
 bench:
 	@scripts/bench.sh

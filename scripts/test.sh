@@ -7,6 +7,7 @@
 # All tests are built at once. Then:
 #   - each package's tests, those of the ports into servers two packages at a time;
 #   - the examples in documents;
+#   - other people's programs under each command, in the short form of `make outside` (name: outside), and the tests of that;
 #   - those of the library again "contained", as an ordinary user under a model of Docker's seccomp profile;
 #   - in the full run the crate with a build of its own, fuzzing led by coverage, and demo and tests in minimal roots of Debian 12 and 13.
 # The output of each suite is kept in target/test-logs. Of a suite that fails the output is shown, and the command that runs it
@@ -198,6 +199,18 @@ if [ -n "$selected" ]; then
     # shellcheck disable=SC2086  # options
     suite "examples in documents" "$LOGS/doc.log" "cargo test --release --doc $selected" \
         cargo test --release --no-fail-fast --doc $selected
+fi
+
+# Other people's programs under each command; the runner's own tests first.
+if wanted outside; then
+    outside/run.py --short --install || true
+    suite "outside, its own tests" "$LOGS/outside-tests.log" "outside/test_outside.py" outside/test_outside.py
+    if cargo build --release -p orbit-cli >"$LOGS/outside.build.log" 2>&1; then
+        suite "outside" "$LOGS/outside.log" "outside/run.py --short" \
+            outside/run.py --short --orbit "$TARGET/release/orbit" --json "$LOGS/outside.jsonl"
+    else
+        account "$LOGS/outside.build.log" 101 "outside (build)" "cargo build --release -p orbit-cli" 0
+    fi
 fi
 
 # The contained run: as an ordinary user, so the programs and a scratch directory must be where that user may go.
