@@ -44,7 +44,7 @@ while [ $crash -lt $crashes_wanted ]; do
     crash=$((crash + 1))
     ask debug segfault >/dev/null 2>&1 || true
     waited=0
-    until [ "$(grep -c '"rung":"drop"' "$scratch/events")" -ge $crash ] || [ $waited -gt 600 ]; do
+    until [ "$(grep -c '"event":"recovered","rung":"drop"' "$scratch/events")" -ge $crash ] || [ $waited -gt 600 ]; do
         waited=$((waited + 1))
         sleep 0.1
     done
@@ -69,7 +69,7 @@ wrong() {
 [ "$answers" -gt 20 ] || wrong "the other client got few answers"
 [ "$held" = "$answers" ] || wrong "an INCR was lost or doubled"
 [ "$(ask info server | tr -d '\r' | sed -n 's/^process_id://p')" = "$server" ] || wrong "the server is not the one that was started"
-[ "$(grep -c '"rung":"drop"' "$scratch/events")" -ge $crashes_wanted ] || wrong "not every deadly request was dropped"
+[ "$(grep -c '"event":"recovered","rung":"drop"' "$scratch/events")" -ge $crashes_wanted ] || wrong "not every deadly request was dropped"
 verdict "$bad" \
     "Debian's Redis crashed $(grep -c '"event":"crash"' "$scratch/events") times and is still process $server" \
     "the other client got $answers answers, each one more than the last: $wrong wrong" \

@@ -1,10 +1,12 @@
 /* The log of calls: recording, answering from it after a rollback, and the safe points.
  *
  * In KEEP_REPLAY the program runs again from a checkpoint and every logged call is answered in the
- * log's order. At the end of the log it continues in KEEP_RECORD. Where it asks otherwise than
- * before, or where an input is dropped, what is left of the log becomes the tail: those calls were
- * made, the kernel has seen them. In KEEP_TAIL a call is answered from the tail if that has one of
- * its kind on its descriptor.
+ * log's order. Nothing of it happens outside: at the end of the log, or where an input is to be
+ * dropped, it waits for the keeper, which has it continue only if it is proven: each call was
+ * the one that the log has, and gave out the same bytes. Then it continues in KEEP_RECORD.
+ * Behind a dropped input what is left of the log becomes the tail: those calls were made, the
+ * kernel has seen them. In KEEP_TAIL a call is answered from the tail if that has one of its kind
+ * on its descriptor.
  */
 #include "own.h"
 #include <errno.h>
@@ -36,6 +38,8 @@ __asm__(".text\n"
 
 /* Entries of the tail that are searched for one call. */
 #define TAIL_SEARCHED 4096
+/* Connections of one replay that are ended since they were sent other bytes. */
+#define DIFFERING 64
 /* Bytes of the log whose pages are mapped together: no more than a sixteenth of the smallest
  * log. */
 #define LOG_PART (256u << 10)
@@ -194,27 +198,73 @@ static void take_bytes(struct keep_call *call, const struct keep_entry *entry)
     }
 }
 
-/* The program has given out other bytes than before the crash: those were sent, so the
- * connection is of no use any more. */
-static void compare(struct keep_call *call, const struct keep_entry *entry)
+/* What this replay has given out otherwise than before the crash. In the program's memory: a
+ * rollback forgets it. */
+static struct {
+    uint32_t replies, lines;
+    int count;
+    struct {
+        int fd;
+        uint64_t after; /* position behind the output's entry */
+    } connections[DIFFERING];
+} differing;
+
+/* Whether the connection is still the one it was at `at`: the log has no later call that closes it
+ * or gives its number to another one. */
+static int is_still(int fd, uint64_t at)
+{
+    for (; at < keep_both->head; at += keep_size_of(keep_entry_at(at))) {
+        const struct keep_entry *later = keep_entry_at(at);
+        if (later->nr == SYS_close && later->fd == fd)
+            return 0;
+        if ((later->nr == SYS_accept || later->nr == SYS_accept4 || later->nr == SYS_socket || later->nr == SYS_dup ||
+             later->nr == SYS_dup2 || later->nr == SYS_dup3) &&
+            later->ret == fd)
+            return 0;
+    }
+    return 1;
+}
+
+/* Those bytes were sent, so the connections are of no use any more. */
+static void end_differing(void)
+{
+    for (int i = 0; i < differing.count; i++)
+        if (is_still(differing.connections[i].fd, differing.connections[i].after))
+            keep_plain(SYS_shutdown, differing.connections[i].fd, SHUT_RDWR, 0, 0, 0, 0);
+    memset(&differing, 0, sizeof differing);
+}
+
+static void compare(struct keep_call *call, const struct keep_entry *entry, uint64_t at)
 {
     if (entry->hash == call->hash)
         return;
     keep_news->mismatch_fd = call->fd;
     if (!is_socket(call->fd) || (keep_orders->reply.calls && !keep_matches(call, &keep_orders->reply))) {
-        keep_news->other_lines++;
+        differing.lines++;
         return;
     }
-    keep_news->mismatched++;
-    keep_plain(SYS_shutdown, call->fd, SHUT_RDWR, 0, 0, 0, 0);
+    differing.replies++;
+    if (differing.count < DIFFERING) {
+        differing.connections[differing.count].fd = call->fd;
+        differing.connections[differing.count++].after = at + keep_size_of(entry);
+    }
+}
+
+/* The replay has come to its end. Returns if it is proven: only from here on does the program
+ * touch anything outside. */
+static void prove(void)
+{
+    keep_news->mismatched += differing.replies;
+    keep_news->other_lines += differing.lines;
+    /* Without its keeper it continues only if nothing differs. */
+    if (!keep_report_replay(KEEP_ENDED) && (differing.replies || differing.lines))
+        keep_die();
+    end_differing();
 }
 
 static void end_replay(void)
 {
-    struct timespec now;
     keep_both->mode = keep_both->tail_at < keep_both->tail_end ? KEEP_TAIL : KEEP_RECORD;
-    keep_clock_gettime(CLOCK_MONOTONIC, &now);
-    keep_news->replay_end = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
     keep_ring();
 }
 
@@ -229,8 +279,8 @@ static int is_used(const struct keep_entry *entry)
            (entry->used != 0 && entry->used == keep_orders->replay);
 }
 
-/* History continues at the head; what the log has from `from` on is the tail. `entry` is the one
- * that is not answered. */
+/* History continues at the head; what the log has from `from` on is the tail. `entry` is the input
+ * that is dropped. */
 static void leave_order(struct keep_entry *entry, uint64_t from)
 {
     if (!(keep_both->tail_at < keep_both->tail_end) || from < keep_both->tail_at)
@@ -265,6 +315,7 @@ static int answer_in_order(struct keep_call *call, long *ret)
     for (;;) {
         uint64_t at = keep_both->cursor;
         if (at >= keep_both->head) {
+            prove();
             end_replay();
             return 0;
         }
@@ -288,12 +339,11 @@ static int answer_in_order(struct keep_call *call, long *ret)
         keep_news->logged_nr = entry->nr;
         keep_news->logged_fd = entry->fd;
         keep_news->diverged++;
-        /* The keeper may have a better checkpoint: then this does not return. */
-        keep_report_divergence();
-        leave_order(entry, at);
-        return 0;
+        keep_report_replay(KEEP_LEFT);
+        keep_die();
     }
     if (at == keep_orders->drop_at) {
+        prove();
         entry->used = KEEP_DEAD;
         keep_news->dropped_fd = call->fd;
         leave_order(entry, at + keep_size_of(entry));
@@ -301,7 +351,7 @@ static int answer_in_order(struct keep_call *call, long *ret)
         append(call, 0);
         return 1;
     }
-    compare(call, entry);
+    compare(call, entry, at);
     take_bytes(call, entry);
     entry->used = keep_orders->replay;
     *ret = entry->ret;
@@ -330,7 +380,8 @@ static int answer_from_tail(struct keep_call *call, long *ret)
         struct keep_entry *entry = keep_entry_at(at);
         if (is_used(entry) || entry->nr != call->log_nr || entry->fd != call->fd)
             continue;
-        compare(call, entry);
+        compare(call, entry, at);
+        end_differing();
         take_bytes(call, entry);
         *ret = entry->ret;
         entry->used = KEEP_DEAD;

@@ -160,9 +160,11 @@ extern void keep_forget(void) HIDDEN;
 /* Notes how the keeper has named the library and the shared memory, for programs that this one
  * executes. */
 extern void keep_note_names(const char *preload, const char *shared) HIDDEN;
-/* Reports that a replay has left the log's order, and waits for the keeper. Returns if the
- * program shall continue all the same. */
-extern void keep_report_divergence(void) HIDDEN;
+/* Reports what `code` (KEEP_LEFT, KEEP_ENDED) says of a replay, and waits for the keeper. 1: it is
+ * proven; 0: the keeper is gone. Else it does not return. */
+extern int keep_report_replay(int code) HIDDEN;
+/* Dies of the signal that is being recovered from. */
+extern void keep_die(void) HIDDEN __attribute__((noreturn));
 /* Puts our handlers for fatal signals in place, and takes them away again. */
 extern void keep_arm(void) HIDDEN;
 extern void keep_disarm(void) HIDDEN;

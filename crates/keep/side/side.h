@@ -16,7 +16,7 @@
 
 enum {
     KEEP_MAGIC = 0x5045454b, /* "KEEP" */
-    KEEP_VERSION = 2,
+    KEEP_VERSION = 3,
 };
 
 /* The logged calls' result that stands for "this call was interrupted by the keeper: ask again".
@@ -81,7 +81,13 @@ enum {
     KEEP_NO_CRASH = 0,
     KEEP_CRASHED = 1, /* a thread waits for the keeper; written by the program */
     KEEP_GIVE_UP = 2, /* it shall die of its signal; written by the keeper */
-    KEEP_ACCEPT = 3,  /* it shall continue though it has left the log's order; written by the keeper */
+    KEEP_ACCEPT = 3,  /* its replay is proven: it continues; written by the keeper */
+};
+
+/* keep_crash.code where keep_crash.signal is 0 */
+enum {
+    KEEP_LEFT = 0,  /* the replay has left the log's order */
+    KEEP_ENDED = 1, /* it has come to its end; nothing of it has happened outside yet */
 };
 
 /* keep_orders.handlers */
@@ -131,7 +137,7 @@ struct keep_orders {
     uint32_t rules;       /* not 0: this process, or one that it makes, is in request mode */
     uint32_t begins_on;   /* descriptors to which `moments` apply: KEEP_ON_...; 0: all */
     uint32_t locks;       /* that must be as at the begin for a request to have ended: KEEP_LOCK_... */
-    uint32_t reserved;
+    uint32_t signal;      /* of the crash that is being recovered from: given up in its replay, it dies of that */
     struct keep_rule input; /* what brings a request; 0: all reading from sockets */
     struct keep_rule reply; /* what must not differ in a replay; 0: all writing to sockets */
     struct keep_rule ends;  /* what a request ends with; 0: no such call */
@@ -162,7 +168,6 @@ struct keep_news {
     int32_t asked_fd;
     uint32_t logged_nr;
     int32_t logged_fd;
-    uint64_t replay_end; /* CLOCK_MONOTONIC in ns when the last replay ended; 0: it has not */
     uint32_t pid;        /* in a child's: its process id, 0 until it has begun */
     uint32_t children;   /* children made that are not kept */
     uint32_t wishes;     /* checkpoints that the program has asked for */
@@ -193,8 +198,8 @@ struct keep_both {
     uint64_t tail_end;
     struct keep_crash {
         uint32_t state; /* futex */
-        uint32_t signal; /* 0: no crash, the replay has left the log's order */
-        int32_t code; /* si_code */
+        uint32_t signal; /* 0: no crash, but what `code` says of the replay */
+        int32_t code; /* si_code, or KEEP_LEFT, KEEP_ENDED */
         uint32_t tid;
         uint64_t address; /* si_addr */
         uint64_t ip, sp, bp;

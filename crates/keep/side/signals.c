@@ -168,12 +168,29 @@ static void wait_for_verdict(int sig, const siginfo_t *info, const ucontext_t *c
     die(sig, info, is_handled);
 }
 
-void keep_report_divergence(void)
+void keep_die(void)
+{
+    struct {
+        void *handler;
+        unsigned long flags;
+        void *restorer;
+        unsigned long mask;
+    } none = {SIG_DFL, 0, NULL, 0};
+    int sig = keep_orders->signal ? (int)keep_orders->signal : SIGABRT;
+    uint64_t set = 1ull << (sig - 1);
+    keep_plain(SYS_rt_sigaction, sig, (long)&none, 0, 8, 0, 0);
+    keep_plain(SYS_rt_sigprocmask, SIG_UNBLOCK, (long)&set, 0, 8, 0, 0);
+    for (;;)
+        keep_plain(SYS_tgkill, keep_plain(SYS_getpid, 0, 0, 0, 0, 0, 0), keep_plain(SYS_gettid, 0, 0, 0, 0, 0, 0), sig,
+            0, 0, 0);
+}
+
+int keep_report_replay(int code)
 {
     volatile struct keep_crash *crash = &keep_both->crash;
     const struct timespec step = {0, 20000000};
     crash->signal = 0;
-    crash->code = 0;
+    crash->code = code;
     crash->tid = (uint32_t)keep_plain(SYS_gettid, 0, 0, 0, 0, 0, 0);
     crash->address = crash->ip = 0;
     crash->head = keep_both->head;
@@ -181,7 +198,10 @@ void keep_report_divergence(void)
     keep_ring();
     while (keep_keeper_lives() && __atomic_load_n(&crash->state, __ATOMIC_SEQ_CST) == KEEP_CRASHED)
         keep_plain(SYS_futex, (long)&crash->state, FUTEX_WAIT, KEEP_CRASHED, (long)&step, 0, 0);
-    __atomic_store_n(&crash->state, KEEP_NO_CRASH, __ATOMIC_SEQ_CST);
+    uint32_t verdict = __atomic_exchange_n(&crash->state, KEEP_NO_CRASH, __ATOMIC_SEQ_CST);
+    if (verdict == KEEP_GIVE_UP)
+        keep_die();
+    return verdict == KEEP_ACCEPT;
 }
 
 /* Whether a system call is about to be made, and has not been. */

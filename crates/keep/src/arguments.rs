@@ -50,6 +50,15 @@ pub struct Args {
     /// Checkpoints that are kept, spaced by powers of two
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=16))]
     generations: u8,
+    /// What a recovery without a log may cost. exact: where anything may have left the program
+    /// since the checkpoint, it ends with its true status. best-effort: it is put back all the
+    /// same; output may be repeated, and connections, files and other processes may see what does
+    /// not fit
+    #[arg(long, value_enum, value_name = "STATE", default_value = "exact", conflicts_with = "log")]
+    state: Exactness,
+    /// With --state best-effort: random numbers, nonces and tokens of the program may be used twice
+    #[arg(long)]
+    allow_repeats: bool,
     /// Memory for pages of checkpoints; the oldest goes first
     #[arg(long, value_name = "SIZE", default_value = "4G", value_parser = memory)]
     memory: u64,
@@ -114,6 +123,16 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
+/// What a recovery without a log may cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub(crate) enum Exactness {
+    /// Nothing that another process could see.
+    #[default]
+    Exact,
+    /// Anything.
+    BestEffort,
+}
+
 /// What the arguments come to.
 #[derive(Clone, Debug)]
 pub(crate) struct Settings {
@@ -123,6 +142,7 @@ pub(crate) struct Settings {
     pub generations: usize,
     pub memory: u64,
     pub rungs: Vec<Rung>,
+    pub exactness: Exactness,
     pub handlers: Handlers,
     pub family: bool,
     /// Of request mode.
@@ -136,6 +156,12 @@ impl Args {
         if self.log && (!self.log_size.is_power_of_two() || self.log_size < 8 << 20 || self.log_size > 64 << 30) {
             return Err(format!("--log-size {}: a power of two from 8M to 64G is needed", self.log_size));
         }
+        if self.state == Exactness::BestEffort && !self.allow_repeats {
+            let why = "nothing shows that the program has no random state of its own";
+            return Err(format!(
+                "--state best-effort: {why}, which a rollback repeats; --allow-repeats if that is known"
+            ));
+        }
         let rules = self.requests;
         if rules.is_some_and(|rules| rules.processes == Processes::Children) && !self.family {
             return Err("processes = \"children\" in the rules of --requests: children are kept with --family".into());
@@ -147,6 +173,7 @@ impl Args {
             generations: self.generations.into(),
             memory: self.memory,
             rungs: self.ladder.clone(),
+            exactness: self.state,
             family: self.family,
             rules,
             board: Board::default(),

@@ -6,6 +6,7 @@
 //! until the caller has it put back or lets it die; also, within a second, if the caller's process
 //! has ended.
 
+use crate::arguments::Exactness;
 use crate::attach::Attached;
 use crate::bell::Bell;
 use crate::error::Error;
@@ -136,7 +137,7 @@ impl Engine {
             return Err(Error::Unkept(format!("checkpoint {nth} is none: there are {count}, from 0 on")));
         }
         let crash = self.shared.crash().ok_or_else(|| Error::Unkept("no thread of it has crashed".into()))?;
-        let done = self.kept.recover(&self.shared, &crash, Step::Replay(nth))?;
+        let done = self.kept.recover(&self.shared, &crash, Step::Replay(nth), Exactness::BestEffort)?;
         done.ok_or_else(|| Error::Unkept("a call was under way: try again".into()))
     }
 

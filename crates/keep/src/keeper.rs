@@ -5,6 +5,7 @@
 //! crash, a full log, the end of a replay), a signal comes, or the program exits.
 
 mod hang;
+mod recovery;
 
 use crate::arguments::Settings;
 use crate::attach::Attached;
@@ -15,13 +16,12 @@ use crate::early::{self, Early};
 use crate::error::Error;
 use crate::family::Family;
 use crate::kept::{Kept, Policy, Taken};
-use crate::ladder::{Bounds, Ladder, Rung, Step};
+use crate::ladder::{Bounds, Ladder, Rung};
 use crate::limits;
 use crate::place;
 use crate::program::{self, Kind, Program};
-use crate::report::{Event, Figures, Reporter, ms};
-use crate::restore::Restored;
-use crate::shared::{Counts, CrashReport, Shared};
+use crate::report::{Event, Figures, Reporter};
+use crate::shared::{CrashReport, Shared};
 use crate::signals::Signals;
 use crate::stack::Stacks;
 use graft::Process;
@@ -34,16 +34,12 @@ use std::time::{Duration, Instant};
 /// How long a program may take to reach a safe point once it was asked; then the checkpoint is put
 /// off.
 const SAFE_POINT_LIMIT: Duration = Duration::from_millis(30);
-/// How long the serving thread may take to a safe point after another thread has crashed.
-const PUT_BACK_LIMIT: Duration = Duration::from_secs(2);
 /// How long after a recovery the next checkpoint may come at the earliest: corruption shows soon.
 const SETTLED: Duration = Duration::from_millis(25);
 /// And how much later it comes at the latest.
 const AFTER_RECOVERY: Duration = Duration::from_millis(100);
 /// How often that is seen to.
 const LOG_STEP: Duration = Duration::from_millis(25);
-/// How long at least the environment stays changed, after the program has come past its crash.
-const CHANGED_AFTER: Duration = Duration::from_secs(1);
 /// Until another checkpoint is due in request mode.
 const FOR_LIFE: Duration = Duration::from_secs(365 * 24 * 3600);
 /// How often it is tried to take the first checkpoint.
@@ -60,17 +56,6 @@ const PUBLISH_STEP: Duration = Duration::from_millis(200);
 
 /// What starting the bell is called where it fails.
 const BELL: &str = "making the thread that waits for the program";
-
-/// What was put back, how long the program stood still for it, the age of the checkpoint, and what
-/// was lost.
-type Recovered = Result<(Restored, Duration, Duration, String), Error>;
-
-/// A recovery that is being replayed.
-struct Replay {
-    since: Instant,
-    counts: Counts,
-    is_remedy: bool,
-}
 
 /// See the module's head.
 pub(crate) struct Keeper {
@@ -94,7 +79,9 @@ pub(crate) struct Keeper {
     stacks: Option<Stacks>,
     board: Board,
     published: Instant,
-    replay: Option<Replay>,
+    replay: Option<recovery::Replay>,
+    /// The crash from which it is not recovered yet, and since when.
+    crash: Option<(CrashReport, Instant)>,
     last_warning: String,
     /// See [`Shared::images`].
     image: u32,
@@ -192,6 +179,7 @@ impl Keeper {
             board: settings.board.clone(),
             published: Instant::now(),
             replay: None,
+            crash: None,
             last_warning: String::new(),
             image: 0,
             said: HashSet::new(),
@@ -255,7 +243,6 @@ impl Keeper {
                 (settled, due) = self.soon(due);
                 continue;
             }
-            self.end_of_replay();
             self.shared.prepare_log();
             self.hung_again();
             if self.waits_failed() {
@@ -320,7 +307,7 @@ impl Keeper {
         let is_first = std::mem::replace(&mut self.image, image) == 0;
         if !is_first {
             self.ladder = Ladder::new(Bounds { rungs: self.settings.rungs.clone(), ..Bounds::default() });
-            (self.replay, self.stacks, self.changed_until) = (None, None, None);
+            (self.replay, self.crash, self.stacks, self.changed_until) = (None, None, None, None);
             self.said.clear();
             self.reporter.note(format!("executes {}", place::program_of(self.kept.process().pid())));
         }
@@ -462,170 +449,6 @@ impl Keeper {
         false
     }
 
-    /// Deals with a crash.
-    fn recover(&mut self, crash: &CrashReport) {
-        let since = Instant::now();
-        if crash.signal == 0 {
-            self.diverged(crash, since);
-            return;
-        }
-        self.figures.crashes += 1;
-        if let Some(delay) = self.ladder.delay(since) {
-            std::thread::sleep(delay);
-        }
-        let pid = self.kept.process().pid();
-        let event = Event::Crash {
-            tid: crash.tid,
-            thread: place::thread_name(pid, crash.tid),
-            signal: place::signal_name(crash.signal),
-            address: crash.sender().is_none().then(|| format!("{:#x}", crash.address)),
-            sender: crash.sender(),
-            ip: format!("{:#x}", crash.ip),
-            place: place::of(self.kept.process(), crash.ip),
-            number: self.figures.crashes,
-        };
-        let counts = self.shared.replay_counts();
-        let number = self.figures.crashes;
-        let stack = self.stacks.as_mut().map(|stacks| stacks.copy(number, crash));
-        let (step, done) = self.step(crash);
-        self.reporter.report(&event);
-        self.finish(step, done, since, counts);
-        if let (Some(stacks), Some(stack)) = (&mut self.stacks, stack) {
-            stacks.report(stack);
-        }
-        self.say_limits();
-        self.publish();
-    }
-
-    /// Takes a step of the ladder. If a thread has crashed that does not serve, the serving one is
-    /// brought to a safe point before.
-    fn put_back(&mut self, crash: &CrashReport, step: Step) -> Result<(Restored, Duration), Error> {
-        let done = self.try_put_back(crash, step)?;
-        done.ok_or_else(|| Error::Unkept("the serving thread has not come to a safe point".into()))
-    }
-
-    /// The same; `None`, and nothing was done, if the serving thread has not come there in time.
-    fn try_put_back(&mut self, crash: &CrashReport, step: Step) -> Result<Option<(Restored, Duration)>, Error> {
-        let end = Instant::now() + PUT_BACK_LIMIT;
-        loop {
-            if let Some(done) = self.kept.recover(&self.shared, crash, step)? {
-                return Ok(Some(done));
-            }
-            if Instant::now() > end {
-                self.shared.release();
-                return Ok(None);
-            }
-            self.shared.ask();
-            self.shared.wait_bell(self.shared.bell(), Duration::from_millis(1));
-        }
-    }
-
-    /// A replay has left the log's order: another checkpoint may be a better one. An input is not
-    /// dropped for that.
-    fn diverged(&mut self, crash: &CrashReport, since: Instant) {
-        let counts = self.shared.replay_counts();
-        let [asked, logged] = self.shared.divergence();
-        let facts = self.shared.cut_at_crash(crash).map(|log| self.kept.facts(&self.shared, crash, log.last_input));
-        let step = facts.map(|facts| self.ladder.judge(&facts));
-        let retried = matches!(step, Ok(Step::Replay(_)));
-        self.reporter.report(&Event::Diverged { asked, logged, retried });
-        match step {
-            Ok(step @ Step::Replay(_)) => {
-                let age = self.kept.age(step);
-                let done = self.put_back(crash, step);
-                let lost = "nothing is lost".to_owned();
-                self.finish(step, done.map(|(restored, stopped)| (restored, stopped, age, lost)), since, counts);
-            }
-            _ => {
-                if self.changed_until.is_some() {
-                    self.ladder.environment_was_in_vain();
-                }
-                self.shared.accept();
-            }
-        }
-    }
-
-    fn finish(&mut self, step: Step, done: Recovered, since: Instant, counts: Counts) {
-        match done {
-            Ok((restored, stopped, age, lost)) => {
-                self.figures.by_rung[rung_index(step.rung())] += 1;
-                // Past where it crashed, and as long again.
-                let past = Instant::now() + 2 * age + CHANGED_AFTER;
-                self.changed_until = matches!(step, Step::Environment(_)).then_some(past);
-                let is_remedy = matches!(step.rung(), Rung::Drop | Rung::Environment);
-                self.replay = self.shared.has_log().then_some(Replay { since, counts, is_remedy });
-                if !self.shared.has_log() {
-                    self.ladder.done_again(step, past);
-                }
-                self.reporter.report(&Event::Recovered {
-                    rung: step.rung(),
-                    checkpoint_age_ms: ms(age),
-                    ms: ms(since.elapsed()),
-                    stopped_ms: ms(stopped),
-                    restored,
-                    lost,
-                });
-            }
-            Err(error) => {
-                self.figures.by_rung[rung_index(Rung::GiveUp)] += 1;
-                self.reporter.report(&Event::GaveUp { why: error.to_string() });
-                self.shared.give_up();
-            }
-        }
-    }
-
-    /// Judges and acts; returns what was lost as well.
-    fn step(&mut self, crash: &CrashReport) -> (Step, Recovered) {
-        let step = match self.judge(crash) {
-            Ok(step) => step,
-            Err((why, error)) => return (Step::GiveUp(why), Err(error)),
-        };
-        let (lost, age) = (self.lost(step), self.kept.age(step));
-        let done = self.put_back(crash, step);
-        (step, done.map(|(restored, stopped)| (restored, stopped, age, lost)))
-    }
-
-    /// What to do. An error: the log is of no use.
-    fn judge(&mut self, crash: &CrashReport) -> Result<Step, (&'static str, Error)> {
-        let mut last_input = None;
-        if self.shared.has_log() {
-            if !self.shared.is_logging() {
-                let why = if self.figures.checkpoints == 0 {
-                    "there is no checkpoint yet"
-                } else {
-                    "the log was full when it crashed: raise --log-size or lower --every"
-                };
-                return Err((why, Error::Unkept(why.into())));
-            }
-            match self.shared.cut_at_crash(crash) {
-                Ok(log) => last_input = log.last_input,
-                Err(error) => return Err(("the log is of no use", error)),
-            }
-        }
-        let facts = self.kept.facts(&self.shared, crash, last_input);
-        Ok(self.ladder.judge(&facts))
-    }
-
-    /// What a step loses, in words.
-    fn lost(&self, step: Step) -> String {
-        let inputs = self.kept.others_read_since(step, &self.shared);
-        let lost = match step {
-            Step::Drop(_, input) => match self.shared.input_at(input) {
-                Some((fd, bytes)) => {
-                    format!("the input of {bytes} bytes on descriptor {fd} is lost, its connection ends")
-                }
-                None => "the last input is lost".into(),
-            },
-            _ if inputs > 0 => "its log is replayed".into(),
-            _ if self.shared.has_log() => "nothing is lost".into(),
-            _ => "what it did since is done again, its output may be repeated".into(),
-        };
-        match inputs {
-            0 => lost,
-            _ => lost + &format!("; {inputs} inputs that its other threads have read since are lost"),
-        }
-    }
-
     /// Brings the figures up to date and has them shown.
     fn publish(&mut self) {
         self.published = Instant::now();
@@ -638,25 +461,6 @@ impl Keeper {
             is_kept: self.figures.checkpoints > 0,
             generations: self.kept.checkpoints(),
             figures: self.figures.clone(),
-        });
-    }
-
-    /// Reports the end of a replay, once.
-    fn end_of_replay(&mut self) {
-        if self.shared.replay_end().is_none() {
-            return;
-        }
-        let Some(Replay { since, counts: before, is_remedy }) = self.replay.take() else { return };
-        let now = self.shared.replay_counts();
-        if is_remedy {
-            self.ladder.replayed(Instant::now());
-        }
-        self.reporter.report(&Event::Replayed {
-            ms: ms(since.elapsed()),
-            calls: now.calls.saturating_sub(before.calls),
-            diverged: now.diverged.saturating_sub(before.diverged),
-            mismatched: now.mismatched.saturating_sub(before.mismatched),
-            other_lines: now.other_lines.saturating_sub(before.other_lines),
         });
     }
 

@@ -2,6 +2,7 @@
 
 use crate::ahead::Ahead;
 use crate::appenders::Appenders;
+use crate::arguments::Exactness;
 use crate::beside::{self, Beside};
 use crate::capture::{self, Tracker};
 use crate::error::Error;
@@ -270,6 +271,8 @@ impl Kept {
             ip: if crash.signal == CrashReport::HANG { 0 } else { crash.ip },
             is_hang: crash.signal == CrashReport::HANG,
             last_input,
+            // In request mode the connection of the request is lost as a whole.
+            may_drop: shared.has_moments() || last_input.is_some_and(|input| shared.has_only_asked_since(input)),
             checkpoints: self.history.newest_first().map(|c| start(c, shared)).collect(),
         }
     }
@@ -282,6 +285,7 @@ impl Kept {
         shared: &Shared,
         crash: &CrashReport,
         step: Step,
+        exactness: Exactness,
     ) -> Result<Option<(Restored, Duration)>, Error> {
         let (index, drop_at) = match step {
             Step::Replay(index) | Step::Environment(index) => (index, None),
@@ -293,6 +297,11 @@ impl Kept {
             return Err(Error::Unkept("there is no checkpoint yet of the program that it has executed".into()));
         }
         let Some(tracker) = tracker.as_ref() else { return Err(Error::Unkept("there is no checkpoint yet".into())) };
+        if !shared.has_log() && exactness == Exactness::Exact {
+            return Err(Error::Unkept(
+                "without a log nothing shows that nothing has left it since the checkpoint".into(),
+            ));
+        }
         let process: &Process = process;
         let target = history.newest_first().nth(index).map(|c| (c.state.files.clone(), c.taken));
         let (then, since) = target.unwrap_or_else(|| (Vec::new(), Instant::now()));

@@ -51,6 +51,8 @@ pub struct Facts {
     pub is_hang: bool,
     /// Position in the log of the last input before it, in log mode.
     pub last_input: Option<u64>,
+    /// Whether that input may be dropped: nothing has gone out since.
+    pub may_drop: bool,
     /// For each checkpoint, newest first: the position of the log where its replay starts (0
     /// without a log).
     pub checkpoints: Vec<u64>,
@@ -226,7 +228,7 @@ impl Ladder {
         // The newest checkpoint that was taken before the input was read.
         let drop = facts
             .last_input
-            .filter(|_| has(Rung::Drop))
+            .filter(|_| has(Rung::Drop) && facts.may_drop)
             .and_then(|input| facts.checkpoints.iter().position(|start| *start <= input).map(|i| Step::Drop(i, input)));
         let step = self.step_at(position, facts, drop);
         if matches!(step, Step::Environment(_) | Step::Drop(..) | Step::GiveUp(_))
@@ -339,7 +341,15 @@ mod tests {
     use super::*;
 
     fn facts(at: Instant, input: Option<u64>, checkpoints: &[u64]) -> Facts {
-        Facts { at, ip: 0x1000, is_hang: false, last_input: input, checkpoints: checkpoints.to_vec(), newest: at }
+        Facts {
+            at,
+            ip: 0x1000,
+            is_hang: false,
+            last_input: input,
+            may_drop: true,
+            checkpoints: checkpoints.to_vec(),
+            newest: at,
+        }
     }
 
     #[test]
@@ -370,6 +380,13 @@ mod tests {
         let now = Instant::now();
         assert_eq!(Ladder::new(bounds.clone()).judge(&facts(now, Some(350), &[400, 300])), Step::Drop(1, 350));
         assert_eq!(Ladder::new(bounds).judge(&facts(now, Some(50), &[400, 300])).rung(), Rung::GiveUp);
+    }
+
+    #[test]
+    fn an_input_that_something_went_out_after_is_not_dropped() {
+        let mut ladder = Ladder::new(Bounds { rungs: vec![Rung::Drop], ..Bounds::default() });
+        let facts = Facts { may_drop: false, ..facts(Instant::now(), Some(350), &[400, 300]) };
+        assert_eq!(ladder.judge(&facts).rung(), Rung::GiveUp);
     }
 
     #[test]

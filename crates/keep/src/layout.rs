@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
 
 /// "KEEP".
 pub(crate) const MAGIC: u32 = 0x5045_454b;
-pub(crate) const VERSION: u32 = 2;
+pub(crate) const VERSION: u32 = 3;
 /// What an interrupted logged call answers in the program: ask the log again. No error of the
 /// kernel.
 pub(crate) const AGAIN: i64 = -1000;
@@ -41,7 +41,7 @@ pub(crate) enum CrashState {
     Crashed = 1,
     /// It shall die of its signal. Written by the keeper.
     GiveUp = 2,
-    /// It shall continue though it has left the log's order. Written by the keeper.
+    /// Its replay is proven: it continues. Written by the keeper.
     Accept = 3,
 }
 
@@ -111,7 +111,9 @@ pub(crate) struct Orders {
     pub begins_on: AtomicU32,
     /// Kinds of locks that must be as at the begin for a request to have ended.
     pub locks: AtomicU32,
-    pub reserved: AtomicU32,
+    /// The signal of the crash that is being recovered from: given up in its replay, the program
+    /// dies of it.
+    pub signal: AtomicU32,
     /// What brings a request; 0: all reading from sockets.
     pub input: Rule,
     /// What must not differ in a replay; 0: all writing to sockets.
@@ -169,8 +171,6 @@ pub(crate) struct News {
     pub asked_fd: AtomicI32,
     pub logged_nr: AtomicU32,
     pub logged_fd: AtomicI32,
-    /// `CLOCK_MONOTONIC` in ns when the last replay ended; 0: it has not.
-    pub replay_end: AtomicU64,
     /// In a child's: its process id, 0 until it has begun.
     pub pid: AtomicU32,
     /// Children made that are not kept.
@@ -244,7 +244,7 @@ pub(crate) struct Crash {
     pub regs: [AtomicU64; 17],
 }
 
-const _: () = assert!(size_of::<Orders>() == 152 && size_of::<News>() == 320 && size_of::<Both>() == 240);
+const _: () = assert!(size_of::<Orders>() == 152 && size_of::<News>() == 312 && size_of::<Both>() == 240);
 
 #[cfg(test)]
 mod tests {
@@ -269,7 +269,6 @@ mod tests {
             ("news", "dying_sp", offset_of!(News, dying_sp)),
             ("news", "dropped_fd", offset_of!(News, dropped_fd)),
             ("news", "mismatched", offset_of!(News, mismatched)),
-            ("news", "replay_end", offset_of!(News, replay_end)),
             ("orders", "granted", offset_of!(Orders, granted)),
             ("orders", "kept", offset_of!(Orders, kept)),
             ("orders", "ends", offset_of!(Orders, ends)),

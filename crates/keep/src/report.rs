@@ -59,42 +59,51 @@ pub enum Event {
         /// Its frames, innermost first.
         frames: Vec<String>,
     },
-    /// In a replay the program made another call than before.
+    /// The program was put back, and its log is replayed: nothing is claimed yet.
+    Attempt {
+        /// Which rung of the ladder.
+        rung: Rung,
+        /// Age of the checkpoint in ms.
+        checkpoint_age_ms: f64,
+        /// How long it stood still for it, in ms.
+        stopped_ms: f64,
+    },
+    /// In a replay the program made another call than before: the next rung is tried.
     Diverged {
         /// Number of the call, and its descriptor.
         asked: (u32, i32),
         /// What the log has there.
         logged: (u32, i32),
-        /// Whether another checkpoint is tried.
-        retried: bool,
     },
-    /// The program was put back and continues.
+    /// A replay gave out other bytes than before: the next rung is tried.
+    Differed {
+        /// Outputs to sockets.
+        replies: u64,
+        /// Outputs to files and pipes.
+        lines: u64,
+        /// The descriptor of the last of them.
+        fd: i32,
+    },
+    /// The program continues; with a log, its replay is proven.
     Recovered {
         /// Which rung of the ladder.
         rung: Rung,
+        /// Whether nobody can see it.
+        exact: bool,
+        /// What is lost, or may be there twice.
+        lost: Vec<String>,
+        /// Connections that end.
+        reset: Vec<String>,
+        /// Calls answered from the log.
+        calls: u64,
         /// Age of the checkpoint in ms.
         checkpoint_age_ms: f64,
-        /// From the crash's report to the program continuing, in ms.
+        /// From the first crash's report to the program continuing, in ms.
         ms: f64,
-        /// How long it stood still for it, in ms.
+        /// How long it stood still to be put back, in ms.
         stopped_ms: f64,
         /// What was put back.
         restored: Restored,
-        /// What is lost by it.
-        lost: String,
-    },
-    /// The log was replayed to its end.
-    Replayed {
-        /// From the crash's report to here, in ms.
-        ms: f64,
-        /// Calls answered from the log.
-        calls: u64,
-        /// 1 if the program asked otherwise than before.
-        diverged: u64,
-        /// Outputs that differed from what had been sent: their connections were closed.
-        mismatched: u64,
-        /// Outputs to files and pipes that differed from what was written before.
-        other_lines: u64,
     },
     /// The program dies of its signal.
     GaveUp {
@@ -244,7 +253,8 @@ fn sentence(event: &Event) -> Option<String> {
             let shown = frames.iter().take(SHOWN).map(|frame| format!("\n    {frame}")).collect::<String>();
             format!("stack of crash {number}:{shown}")
         }
-        Event::Recovered { rung, checkpoint_age_ms, ms, restored, lost, .. } => {
+        Event::Attempt { .. } => return None,
+        Event::Recovered { rung, exact, checkpoint_age_ms, ms, restored, lost, reset, calls, .. } => {
             let way = match rung {
                 Rung::Newest => "put back to the newest checkpoint",
                 Rung::Older => "put back to an older checkpoint",
@@ -254,36 +264,29 @@ fn sentence(event: &Event) -> Option<String> {
                 Rung::Drop => "put back to a checkpoint, to continue without the input that kills it",
                 Rung::GiveUp => "given up",
             };
-            let left = restored.left.iter().map(|l| format!("; {l}")).collect::<String>();
-            format!(
-                "{way} ({:.1} s old) in {ms:.1} ms: {} pages; {lost}{left}",
-                checkpoint_age_ms / 1e3,
-                restored.pages
-            )
-        }
-        Event::Diverged { asked, logged, retried } => format!(
-            "in the replay it made call {} on {} where it had made call {} on {}; {}",
-            asked.0,
-            asked.1,
-            logged.0,
-            logged.1,
-            if *retried { "another checkpoint is tried" } else { "it continues as it is" }
-        ),
-        Event::Replayed { ms, calls, diverged, mismatched, other_lines } => {
-            let mut text = format!("replayed {calls} calls; continues {ms:.1} ms after the crash");
-            if *diverged > 0 {
-                text += "; it asked otherwise than before";
+            let mut text =
+                format!("{way} ({:.1} s old) in {ms:.1} ms: {} pages", checkpoint_age_ms / 1e3, restored.pages);
+            if *calls > 0 {
+                text += &format!(", {calls} calls replayed");
             }
-            if *mismatched > 0 {
-                text += &format!("; {mismatched} outputs differ from what was sent, and their connections are closed");
+            if *exact {
+                text += "; nothing is lost";
             }
-            if *other_lines > 0 {
-                text += &format!(
-                    "; {other_lines} outputs to files differ from what was written (numbers from shared memory?)"
-                );
+            for (what, list) in [("lost: ", lost), ("reset: ", reset), ("not as it was: ", &restored.left)] {
+                for entry in list {
+                    text += &format!("; {what}{entry}");
+                }
             }
             text
         }
+        Event::Diverged { asked, logged } => format!(
+            "in the replay it made call {} on {} where it had made call {} on {}: not put back so",
+            asked.0, asked.1, logged.0, logged.1,
+        ),
+        Event::Differed { replies, lines, fd } => format!(
+            "in the replay {replies} outputs to sockets and {lines} to files differ from what was given out, the last \
+             on descriptor {fd}: not put back so"
+        ),
         Event::GaveUp { why } => format!("given up: {why}; it dies of its signal"),
         Event::Warning { text } | Event::Limit { text } => text.clone(),
         Event::Exited { figures, .. } if figures.crashes == 0 => return None,

@@ -23,6 +23,8 @@ const ENTRY_BYTES: u64 = 40;
 /// Bytes of the log whose memory is made before the program comes there: more than it fills while
 /// the keeper sleeps.
 const AHEAD: u64 = 4 << 20;
+/// Entries of the log that are read to judge one drop.
+const MOST_ENTRIES: usize = 100_000;
 /// And how much of it at least.
 const LEAST_PREPARED: u64 = 256 << 10;
 
@@ -70,12 +72,65 @@ pub(crate) struct LogState {
 pub(crate) struct Counts {
     /// Calls answered from the log.
     pub calls: u64,
-    /// Replays that left its order.
-    pub diverged: u64,
     /// Outputs to sockets that differed from what was sent.
     pub mismatched: u64,
     /// Outputs to files and pipes that differed.
     pub other_lines: u64,
+}
+
+/// The head of an entry of the log, as the program has written it.
+struct LogEntry {
+    nr: u32,
+    fd: i32,
+    ret: u64,
+    hash: u64,
+    /// Where the next one is.
+    next: u64,
+}
+
+impl LogEntry {
+    /// Whether the call has changed nothing that another process can see. What is not known to be
+    /// so is taken to have.
+    fn only_asks(&self) -> bool {
+        const TURN: i64 = 2002;
+        const PEEK: i64 = 1000;
+        const ASKS: [i64; 33] = [
+            libc::SYS_read,
+            libc::SYS_pread64,
+            libc::SYS_readv,
+            libc::SYS_recvfrom,
+            libc::SYS_recvfrom + PEEK,
+            libc::SYS_recvmsg,
+            libc::SYS_recvmsg + PEEK,
+            libc::SYS_getpeername,
+            libc::SYS_getsockname,
+            libc::SYS_getsockopt,
+            libc::SYS_epoll_wait,
+            libc::SYS_epoll_pwait,
+            libc::SYS_epoll_ctl,
+            libc::SYS_poll,
+            libc::SYS_ppoll,
+            libc::SYS_select,
+            libc::SYS_pselect6,
+            libc::SYS_fstat,
+            libc::SYS_newfstatat,
+            libc::SYS_stat,
+            libc::SYS_lstat,
+            libc::SYS_statx,
+            libc::SYS_access,
+            libc::SYS_lseek,
+            libc::SYS_clock_gettime,
+            libc::SYS_gettimeofday,
+            libc::SYS_time,
+            libc::SYS_nanosleep,
+            libc::SYS_getrusage,
+            libc::SYS_getrandom,
+            libc::SYS_fdatasync,
+            libc::SYS_fsync,
+            TURN,
+        ];
+        self.hash == 0 && ASKS.contains(&i64::from(self.nr))
+    }
 }
 
 /// The shared memory. May be used from any thread.
@@ -371,7 +426,25 @@ impl Shared {
         self.orders().environment.store(is_changed.into(), SeqCst);
     }
 
-    /// Lets the thread continue that has left the log's order.
+    /// Whether the replay that is reported about has come to the end of the log; else it has left
+    /// its order.
+    pub fn has_replay_ended(&self) -> bool {
+        const ENDED: i32 = 1;
+        self.both().crash.code.load(SeqCst) == ENDED
+    }
+
+    /// The descriptor of the last output that differed in a replay.
+    pub fn differing(&self) -> i32 {
+        self.news().mismatch_fd.load(SeqCst)
+    }
+
+    /// The signal that the program dies of if it is given up in a replay.
+    pub fn set_signal(&self, signal: i32) {
+        let signal = if signal > 0 { signal } else { libc::SIGABRT };
+        self.orders().signal.store(signal as u32, SeqCst);
+    }
+
+    /// Lets the thread continue whose replay is proven.
     pub fn accept(&self) {
         let state = &self.both().crash.state;
         state.store(CrashState::Accept as u32, SeqCst);
@@ -501,7 +574,6 @@ impl Shared {
         news.parked.store(0, SeqCst);
         news.dying_sp.store(0, SeqCst);
         news.is_last.store(0, SeqCst);
-        news.replay_end.store(0, SeqCst);
         both.mode.store(if self.has_log() { Mode::Replay } else { Mode::Off } as u32, SeqCst);
     }
 
@@ -510,18 +582,11 @@ impl Shared {
         self.both().crash.state.store(CrashState::None as u32, SeqCst);
     }
 
-    /// When the replay ended, `CLOCK_MONOTONIC` in ns; `None` while it continues.
-    pub fn replay_end(&self) -> Option<u64> {
-        let end = self.news().replay_end.load(SeqCst);
-        (end != 0).then_some(end)
-    }
-
     /// What replays have done up to now.
     pub fn replay_counts(&self) -> Counts {
         let news = self.news();
         Counts {
             calls: news.replayed.load(SeqCst),
-            diverged: news.diverged.load(SeqCst),
             mismatched: news.mismatched.load(SeqCst),
             other_lines: news.other_lines.load(SeqCst),
         }
@@ -532,19 +597,41 @@ impl Shared {
         self.news().log_lost.load(SeqCst)
     }
 
-    /// Descriptor and length of the input at this position of the log.
-    pub fn input_at(&self, position: u64) -> Option<(i32, u64)> {
-        if !self.has_log() {
-            return None;
-        }
+    /// The head of the log's entry at this position.
+    fn entry_at(&self, position: u64) -> Option<LogEntry> {
         let front = (3 * PAGE + STACK_BYTES) as u64;
         let mut head = [0u8; ENTRY_BYTES as usize];
-        for (i, byte) in head.iter_mut().enumerate() {
-            let at = front + (position + i as u64) % self.log_bytes;
-            self.file.read_exact_at(std::slice::from_mut(byte), at).ok()?;
-        }
+        let at = position % self.log_bytes;
+        let first = (self.log_bytes - at).min(ENTRY_BYTES) as usize;
+        self.file.read_exact_at(&mut head[..first], front + at).ok()?;
+        self.file.read_exact_at(&mut head[first..], front).ok()?;
         let word = |at: usize| u64::from_ne_bytes(head[at..at + 8].try_into().unwrap_or_default());
-        Some(((word(0) >> 32) as i32, word(8)))
+        let bytes = word(16) & 0xffff_ffff;
+        let next = position + ENTRY_BYTES + bytes.min(self.log_bytes / 4).next_multiple_of(8);
+        Some(LogEntry { nr: word(0) as u32, fd: (word(0) >> 32) as i32, ret: word(8), hash: word(24), next })
+    }
+
+    /// Descriptor and length of the input at this position of the log.
+    pub fn input_at(&self, position: u64) -> Option<(i32, u64)> {
+        let entry = self.entry_at(position).filter(|_| self.has_log())?;
+        Some((entry.fd, entry.ret))
+    }
+
+    /// Whether the program has done nothing outside since it has read the input at this position:
+    /// from there to the end of the log it has only asked. Else the input cannot be dropped.
+    pub fn has_only_asked_since(&self, input: u64) -> bool {
+        let head = self.both().head.load(SeqCst);
+        let Some(mut at) = self.entry_at(input).map(|entry| entry.next) else { return false };
+        for _ in 0..MOST_ENTRIES {
+            if at >= head {
+                return true;
+            }
+            match self.entry_at(at) {
+                Some(entry) if entry.only_asks() => at = entry.next,
+                _ => return false,
+            }
+        }
+        false
     }
 
     /// The value that makes a logged call ask again.

@@ -38,6 +38,24 @@ pub(crate) fn is_reservation(entry: &Entry) -> bool {
     entry.protection == 0
 }
 
+/// Writable memory that the program shares with others by a file, if it has some: what it writes
+/// there is in no log, and a replay would write it twice. That of processes which it has forked is
+/// left out: see docs/limits.md.
+pub(crate) fn unrecordable(mappings: &[Entry]) -> Option<String> {
+    let is_it = |e: &&Entry| {
+        e.shared
+            && e.protection & libc::PROT_WRITE != 0
+            && !e.name.is_empty()
+            && !e.name.starts_with("/dev/zero")
+            && !e.name.starts_with("/memfd:orbit-keep")
+    };
+    let of = mappings.iter().find(is_it)?;
+    Some(match of.name.starts_with("anon_inode:[io_uring]") {
+        true => "an io_uring".into(),
+        false => format!("writable memory that it shares by {}", of.name),
+    })
+}
+
 fn is_kernels(entry: &Entry) -> bool {
     entry.name.starts_with("[v") || entry.name == "[uprobes]"
 }

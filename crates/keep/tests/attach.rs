@@ -19,7 +19,7 @@ fn compile(scratch: &Scratch) -> PathBuf {
 fn keep(pid: u32, events: &Path) -> Child {
     let pid = pid.to_string();
     let mut command = Command::new(KEEP);
-    command.args(["--every", "100ms", "--pid", &pid, "--events"]).arg(events);
+    command.args(common::BEST_EFFORT).args(["--every", "100ms", "--pid", &pid, "--events"]).arg(events);
     command.spawn().expect("orbit-keep")
 }
 

@@ -24,7 +24,15 @@ fn keep(program: &Path, case: &str, options: &[&str], log: &Path) -> (i32, Strin
     let folder = program.parent().expect("a folder");
     let said = folder.join(format!("{case}.stderr"));
     let mut command = Command::new(KEEP);
-    command.args(options).arg("--events").arg(log).arg("--").arg(program).arg(case).current_dir(folder);
+    command
+        .args(common::BEST_EFFORT)
+        .args(options)
+        .arg("--events")
+        .arg(log)
+        .arg("--")
+        .arg(program)
+        .arg(case)
+        .current_dir(folder);
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(&said).expect("a file"));
     let mut keeper = command.spawn().expect("orbit-keep");
     let status = until("it exits", || keeper.try_wait().expect("a child"));

@@ -45,7 +45,13 @@ fn of_a_program_without_a_log() {
         let scratch = Scratch::new("killed-often-folder");
         let log = scratch.join("events");
         let mut command = Command::new(KEEP);
-        command.args(["--quiet", "--every", "3ms", "--events"]).arg(&log).arg("--").arg(&program).arg(&scratch.0);
+        command
+            .args(common::BEST_EFFORT)
+            .args(["--quiet", "--every", "3ms", "--events"])
+            .arg(&log)
+            .arg("--")
+            .arg(&program)
+            .arg(&scratch.0);
         let mut keeper = command.spawn().expect("orbit-keep");
         let kept = until("it is kept", || events(&log).into_iter().find(|e| e["event"] == "kept"));
         let pid = kept["pid"].as_i64().expect("a number") as i32;

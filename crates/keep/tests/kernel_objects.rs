@@ -119,7 +119,14 @@ fn status(child: &mut Child) -> Option<i32> {
 fn started_by_keeper(program: &Path, case: &str, folder: &Path, log: &Path) -> Option<i32> {
     let out = fs::File::create(log.with_extension("text")).expect("a file");
     let mut command = Command::new(KEEP);
-    command.args(["--every", "50ms", "--events"]).arg(log).arg("--").arg(program).arg(case).current_dir(folder);
+    command
+        .args(common::BEST_EFFORT)
+        .args(["--every", "50ms", "--events"])
+        .arg(log)
+        .arg("--")
+        .arg(program)
+        .arg(case)
+        .current_dir(folder);
     let mut keeper = Guard(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(out).spawn().expect("orbit-keep"));
     status(&mut keeper.0)
 }
@@ -140,7 +147,10 @@ fn attached(program: &Path, case: &str, folder: &Path, log: &Path) -> Option<i32
         return status(&mut child.0);
     }
     let mut command = Command::new(KEEP);
-    command.args(["--every", "50ms", "--pid", &child.0.id().to_string(), "--events"]).arg(log);
+    command
+        .args(common::BEST_EFFORT)
+        .args(["--every", "50ms", "--pid", &child.0.id().to_string(), "--events"])
+        .arg(log);
     let mut keeper = Guard(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(out).spawn().expect("orbit-keep"));
     let end = Instant::now() + PATIENCE / 2;
     while common::count(log, "kept") == 0 && Instant::now() < end && !has_exited(&mut keeper.0) {

@@ -10,7 +10,7 @@ use common::{count, events, lacks_tracking, until};
 use std::fs;
 
 fn crashes(nginx: &Nginx) -> usize {
-    count(nginx.events(), "replayed")
+    count(nginx.events(), "recovered")
 }
 
 /// A poison request, and answers of another client before and after.

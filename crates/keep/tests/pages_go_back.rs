@@ -30,6 +30,7 @@ fn the_first_checkpoint_has_only_mappings_of_the_program() {
     let program = compiled(&scratch);
     let file = scratch.join("events");
     let mut keeper = Command::new(KEEP)
+        .args(common::BEST_EFFORT)
         .args(["--every", "2s", "--events"])
         .arg(&file)
         .arg("--")
@@ -56,6 +57,7 @@ fn every_page_is_that_of_the_checkpoint() {
     let program = compiled(&scratch);
     let file = scratch.join("events");
     let mut keeper = Command::new(KEEP)
+        .args(common::BEST_EFFORT)
         .args(["--every", "60ms", "--events"])
         .arg(&file)
         .arg("--")

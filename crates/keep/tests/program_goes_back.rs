@@ -22,6 +22,7 @@ fn memory_threads_mappings_and_offsets_go_back() {
     assert!(compiled.success());
     let events = scratch.join("events");
     let mut keeper = Command::new(KEEP)
+        .args(common::BEST_EFFORT)
         .args(["--every", "100ms", "--events"])
         .arg(&events)
         .arg("--")
@@ -56,6 +57,7 @@ fn a_crash_that_comes_again_gets_its_true_status() {
     let scratch = Scratch::new("status");
     let events = scratch.join("events");
     let status = Command::new(KEEP)
+        .args(common::BEST_EFFORT)
         .args(["--every", "50ms", "--events"])
         .arg(&events)
         .args(["--", "sh", "-c", "sleep 1; kill -ABRT $$; kill -ABRT $$; kill -ABRT $$; kill -ABRT $$; kill -ABRT $$"])
@@ -75,6 +77,7 @@ fn a_crash_that_comes_again_after_a_computation_gets_its_true_status() {
     let events = scratch.join("events");
     let computation = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; kill -SEGV $$";
     let status = Command::new(KEEP)
+        .args(common::BEST_EFFORT)
         .args(["--every", "50ms", "--events"])
         .arg(&events)
         .args(["--", "sh", "-c", computation])
@@ -97,6 +100,7 @@ fn what_is_reported_stays() {
         let file = fs::OpenOptions::new().create(true).append(append).write(true).open(&log).expect("made");
         let computation = "i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; echo x; kill -SEGV $$";
         Command::new(KEEP)
+            .args(common::BEST_EFFORT)
             .args(["--every", "50ms", "--", "sh", "-c", computation])
             .stdout(file.try_clone().expect("a duplicate"))
             .stderr(file)

@@ -15,8 +15,13 @@ fn output_before_a_barrier_is_not_repeated() {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/barrier.c");
     assert!(Command::new("cc").args(["-O1", source, "-o"]).arg(&program).status().expect("cc").success());
     // No checkpoint but that of the barrier.
-    let run =
-        Command::new(KEEP).args(["--every", "10m", "--"]).arg(&program).arg(&scratch.0).output().expect("orbit-keep");
+    let run = Command::new(KEEP)
+        .args(common::BEST_EFFORT)
+        .args(["--every", "10m", "--"])
+        .arg(&program)
+        .arg(&scratch.0)
+        .output()
+        .expect("orbit-keep");
     let said = String::from_utf8_lossy(&run.stderr);
     assert_eq!(run.status.code(), Some(7), "{said}");
     assert!(said.contains("put back"), "{said}");

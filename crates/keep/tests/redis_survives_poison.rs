@@ -37,7 +37,10 @@ fn other_clients_see_nothing() {
                     until("the client gets on", || (done[0].load(SeqCst) > at + 50).then_some(()));
                     redis.crash();
                     until("its connection was dropped by the last rung", || {
-                        let dropped = events(&redis.events_file()).iter().filter(|e| e["rung"] == "drop").count();
+                        let dropped = events(&redis.events_file())
+                            .iter()
+                            .filter(|e| e["event"] == "recovered" && e["rung"] == "drop")
+                            .count();
                         (dropped >= crash).then_some(())
                     });
                 }

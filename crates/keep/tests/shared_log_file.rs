@@ -33,6 +33,7 @@ fn run<T>(name: &str, meanwhile: impl FnOnce(&Path) -> T) -> (Vec<String>, serde
     let scratch = Scratch::new(name);
     let (file, log) = (scratch.join("events"), scratch.join("log"));
     let mut keeper = Command::new(KEEP)
+        .args(common::BEST_EFFORT)
         .args(["--every", "10m", "--events"])
         .arg(&file)
         .args(["--", "/usr/bin/python3", "-c", PROGRAM])

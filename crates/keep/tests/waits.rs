@@ -42,7 +42,7 @@ fn waits_and_checked_calls_are_replayed() {
         // The other way to ruin it: its waits fail, which is no crash.
         poison.write_all(if round % 2 == 1 { b"p" } else { b"w" }).expect("sent");
         assert_eq!(poison.read(&mut [0]).unwrap_or(0), 0, "its connection ends");
-        until("it is put back", || (count(&file, "replayed") >= round).then_some(()));
+        until("it is put back", || (count(&file, "recovered") >= round).then_some(()));
     }
     assert!(count(&file, "hang") >= 2, "its waits failed twice, and in a replay");
     assert_eq!(count(&file, "diverged"), 0, "each replay kept to the log's order");

@@ -36,6 +36,7 @@
 //! | [`cgroup`] | limits of a group of processes | ordinary users without delegation, most containers |
 //! | [`perf`] | counters and hardware breakpoints | counters on most virtual machines; all under Docker's profile |
 //! | [`bpf`] | programs that the kernel runs | ordinary users, under Docker's profile |
+//! | [`calls_made`] | system calls of a process, counted by what they do | as [`bpf`]; other than x86-64 |
 //! | [`uprobes`] | probes of programs, many at a time | before Linux 6.13, ordinary users, under Docker's profile |
 //! | [`signals`] | blocking, ignoring, sending, receiving signals | never |
 //! | [`dispatch`] | Syscall User Dispatch | before Linux 5.11, other than x86-64 |
@@ -50,6 +51,7 @@
 use std::io;
 
 pub mod bpf;
+pub mod calls_made;
 pub mod cgroup;
 pub mod child;
 pub mod clock;

@@ -153,7 +153,7 @@ fn rollback(rounds: usize, results: &mut Results) -> Result<(), out::Failure> {
     let progress = Progress::new(rounds);
     for round in 0..rounds {
         progress.at(round, "rollback");
-        let options = ["--every", "100ms", "--ladder", "newest"];
+        let options = ["--every", "100ms", "--ladder", "newest", "--state", "best-effort", "--allow-repeats"];
         let events = kept::events(&options, &subject::command("crash", 64, 1, 2500)?)?;
         let figures: Vec<f64> = events
             .iter()

@@ -1,10 +1,10 @@
 //! A hang that another process has found (`orbit watch --on-hang recover`): the program is put back
 //! as after a crash. Where that is not possible it is left as it is.
 
-use super::{Keeper, PUT_BACK_LIMIT};
+use super::Keeper;
+use super::recovery::PUT_BACK_LIMIT;
 use crate::desk::Waiting;
 use crate::error::Error;
-use crate::ladder::Step;
 use crate::place;
 use crate::report::{Event, Reporter};
 use crate::shared::CrashReport;
@@ -76,18 +76,12 @@ impl Keeper {
             why: why.to_owned(),
             number: self.figures.hangs,
         });
-        let counts = self.shared.replay_counts();
-        let step = self.judge(&hang).map_err(|(_, error)| error.to_string())?;
-        if let Step::GiveUp(why) = step {
-            return Err(why.to_owned());
-        }
-        let (age, lost) = (self.kept.age(step), self.lost(step));
-        match self.try_put_back(&hang, step) {
-            Ok(Some((restored, stopped))) => {
-                self.finish(step, Ok((restored, stopped, age, lost)), since, counts);
+        let step = self.judge(&hang).map_err(|error| error.to_string())?;
+        self.began(&hang, since);
+        match self.attempt_at_hang(&hang, step) {
+            Ok(Some(attempt)) => {
                 self.hung = self.replay.is_some().then(|| Hung { tid, until: since + REPLAY_LIMIT });
-                let ms = since.elapsed().as_secs_f64() * 1e3;
-                Ok(format!("its keeper has put it back to a checkpoint {:.1} s old in {ms:.1} ms", age.as_secs_f64()))
+                Ok(attempt.text())
             }
             Ok(None) => Err(format!("its serving thread has not come to a safe point within {PUT_BACK_LIMIT:?}")),
             Err(error) => {

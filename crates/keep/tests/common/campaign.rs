@@ -204,7 +204,7 @@ impl Replays<'_> {
         }
         let whole = text.rfind('\n').map_or(0, |end| end + 1);
         self.at += whole as u64;
-        self.count += text[..whole].lines().filter(|line| line.contains("\"event\":\"replayed\"")).count() as u64;
+        self.count += text[..whole].lines().filter(|line| line.contains("\"event\":\"recovered\"")).count() as u64;
         self.count
     }
 }
@@ -216,7 +216,7 @@ fn reported(events: &Path) -> u64 {
     events
         .map(|e| match e["event"].as_str() {
             Some("recovered") if e["rung"] == "drop" => 1,
-            Some("replayed") => e["mismatched"].as_u64().unwrap_or(0) + e["diverged"].as_u64().unwrap_or(0),
+            Some("recovered") => e["reset"].as_array().map_or(0, Vec::len) as u64,
             Some("gave-up") => 1,
             _ => 0,
         })

@@ -20,6 +20,9 @@ pub const PATIENCE: Duration = Duration::from_secs(90);
 
 pub const KEEP: &str = env!("CARGO_BIN_EXE_orbit-keep");
 
+/// A program without a log is put back whatever it has done since: for tests of what goes back.
+pub const BEST_EFFORT: [&str; 3] = ["--state", "best-effort", "--allow-repeats"];
+
 /// Waits until `done` answers something.
 pub fn until<T>(what: &str, mut done: impl FnMut() -> Option<T>) -> T {
     let end = Instant::now() + PATIENCE;

@@ -41,7 +41,7 @@ impl Nginx {
             .map(|of| format!("  {of}_temp_path {at}/{of};\n"))
             .collect();
         let settings = format!(
-            "load_module {};\ndaemon off;\nworker_processes 1;\nerror_log {at}/error.log info;\npid {at}/pid;\n\
+            "load_module {};\ndaemon off;\nworker_processes 1;\nerror_log {at}/error.log notice;\npid {at}/pid;\n\
              events {{ worker_connections 256; }}\nhttp {{\n  access_log off;\n  keepalive_requests 100000000;\n{folders}  \
              server {{ listen unix:{at}/socket; location / {{ crash; }} }}\n}}\n",
             module.display()

@@ -56,7 +56,15 @@ impl Program {
         let (Some(crash), now) = (self.crash, Instant::now()) else { return Step::GiveUp("no thread is held") };
         let newest = ages_ns.first().and_then(|age| now.checked_sub(Duration::from_nanos(*age))).unwrap_or(now);
         let checkpoints = vec![0; ages_ns.len()];
-        self.ladder.judge(&Facts { at: now, ip: crash.ip, is_hang: false, last_input: None, checkpoints, newest })
+        self.ladder.judge(&Facts {
+            at: now,
+            ip: crash.ip,
+            is_hang: false,
+            last_input: None,
+            may_drop: false,
+            checkpoints,
+            newest,
+        })
     }
 }
 
