@@ -366,8 +366,9 @@ enum orbit_engine {
      * - What the kernel or a device writes to pinned pages across a call is lost for main.
      * - madvise(MADV_DONTNEED) does not zero there; freed memory goes back to the kernel with the
      *   area; no locks between processes (PTHREAD_PROCESS_SHARED) there.
-     * - Children that main forks do not have the area: touching it is a SIGSEGV. vfork, posix_spawn
-     *   and system are as ever.
+     * - A child of fork() has the area as ordinary memory; the next merge after a fork copies the
+     *   whole area. A child of a raw clone does not have it: touching it is a SIGSEGV. vfork,
+     *   posix_spawn and system are as ever.
      * - EOPNOTSUPP under vm.overcommit_memory=2, ulimit -v, mlockall(MCL_FUTURE), and for adopted
      *   memory. */
     ORBIT_ENGINE_SHARE = 6

@@ -232,8 +232,9 @@ impl Inner {
         let idle = may_write && core.queue.is_empty() && core.life.process().is_some();
         let mut gathered = Gathered::default();
         let mut no_copier = false;
-        let attached = self.attach_new(core, areas, may_write);
-        let ready = attached.and_then(|()| self.gather(core, areas, args, idle, quiet, &mut gathered)).and_then(|()| {
+        let settled = self.settle_shared(core, areas, quiet).map_err(Obstacle::from);
+        let attached = settled.and_then(|()| self.attach_new(core, areas, may_write));
+        let ready = attached.and_then(|()| self.gather(core, areas, args, idle, &mut gathered)).and_then(|()| {
             if gathered.parts.is_empty() {
                 slot.copier.store(COPIER_NONE, Ordering::Relaxed);
                 return Ok(None);
@@ -309,7 +310,6 @@ impl Inner {
         areas: &[&Area],
         args: &[u8],
         idle: bool,
-        quiet: bool,
         gathered: &mut Gathered,
     ) -> std::result::Result<(), Obstacle> {
         let args_need = if args.len() > INLINE_ARGS { LogWriter::need_for_args(args.len()) } else { Bytes::ZERO };
@@ -317,7 +317,7 @@ impl Inner {
             let at = core.replicas.iter().position(|r| r.area.id() == area.id());
             let at = at.expect("`attach_new` has made those that were not there");
             if area.is_shared() {
-                let (pin, pages) = self.pin(core, area, args_need, quiet)?;
+                let (pin, pages) = self.pin(core, area, args_need)?;
                 gathered.pins.push(pin);
                 gathered.pages += pages;
                 continue;

@@ -5,30 +5,42 @@ use orbit_linux::signals::Blocked;
 
 use crate::area::{Area, Pin};
 use crate::core::{Core, Inner};
-use crate::error::{Error, Kind};
+use crate::error::{Error, Kind, Result};
 use crate::log::LogWriter;
 use crate::queue::Obstacle;
 use crate::units::{Bytes, Pages};
 
 impl Inner {
+    /// Before a call with these areas: merges the shared ones among them that no call reads, if
+    /// nothing writes to them, and lets go of the replicas of those whose memory is another one
+    /// now. `quiet`: the program says that nothing writes to them.
+    pub fn settle_shared(&self, core: &mut Core, areas: &[&Area], quiet: bool) -> Result<()> {
+        for area in areas.iter().filter(|area| area.is_shared()) {
+            // A handler of this thread could write as well.
+            let blocked = Blocked::all();
+            // SAFETY: nothing writes to the area, by the program's word, or since this thread is
+            // the only one of the program's and runs no handler. Where it fails, pages are sent.
+            let _ = unsafe { area.merge_if(|| quiet || self.runtime.is_alone()) };
+            drop(blocked);
+            let memory = area.shared_number()?;
+            let stale = core.replicas.iter().position(|r| r.area.id() == area.id() && r.memory != memory);
+            if let Some(at) = stale {
+                // No call that waits names it: each would keep the memory.
+                let replica = core.replicas.swap_remove(at);
+                core.forget.push(replica.number);
+            }
+        }
+        Ok(())
+    }
+
     /// Takes the snapshot of a shared area: what is to be laid over its memory goes into the log.
-    /// `quiet`: the program says that nothing writes to it meanwhile.
-    pub fn pin(
-        &self,
-        core: &mut Core,
-        area: &Area,
-        args_need: Bytes,
-        quiet: bool,
-    ) -> std::result::Result<(Pin, Pages), Obstacle> {
+    pub fn pin(&self, core: &mut Core, area: &Area, args_need: Bytes) -> std::result::Result<(Pin, Pages), Obstacle> {
         let mut runs = core.queue.lend_runs();
         runs.clear();
-        // A handler of this thread could write as well.
-        let blocked = Blocked::all();
-        // SAFETY: nothing writes to the area, by the program's word, or since this thread is the
-        // only one of the program's and runs no handler.
-        let pin = unsafe { area.pin(|| quiet || self.runtime.is_alone(), &mut runs) };
-        drop(blocked);
-        let (pin, pages) = (pin?, runs.pages());
+        let memory = core.replicas.iter().find(|r| r.area.id() == area.id()).map_or(0, |r| r.memory);
+        // Another call may have had it renewed just now.
+        let Some(pin) = area.pin(memory, &mut runs)? else { return Err(Obstacle::NoCopier) };
+        let pages = runs.pages();
         let (need, room) = (LogWriter::need_for_pages(pages, runs.runs()) + args_need, core.queue.log_room(&self.down));
         if need > room {
             let (name, bytes) = (area.name(), self.down.log_bytes());

@@ -44,6 +44,8 @@ pub(crate) struct Replica {
     /// Shared with the supervisor, which populates it. `None`: the area's own memory is what the
     /// orbit maps, and nothing is written here.
     pub alias: Option<Arc<Shared>>,
+    /// The number of that memory, 0 for none.
+    pub memory: u64,
     /// Pages of it that the supervisor was asked to populate.
     pub mapped: Pages,
     /// Pages of the last snapshot; of a replica that has had none, more than any.
@@ -68,8 +70,10 @@ impl Replica {
     /// A replica that is owed the whole area.
     pub fn make(area: &Area, first_call: u32) -> Result<Replica> {
         let doing = || format!("a replica of area \"{}\" ({} bytes)", area.name(), area.limit());
-        if let Some(fd) = area.shared_file()? {
-            return Ok(Replica::over(area, first_call, area.attach()?, fd, None));
+        if let Some((fd, number)) = area.shared_file()? {
+            let mut replica = Replica::over(area, first_call, area.attach()?, fd, None);
+            replica.memory = number;
+            return Ok(replica);
         }
         let fd = fault::check()
             .and_then(|()| memfd::create("orbit-replica", area.limit(), true))
@@ -93,6 +97,7 @@ impl Replica {
             fd,
             alias_at: alias.as_ref().map_or(Address::of(std::ptr::null::<u8>()), |alias| Address::of(alias.as_ptr())),
             alias,
+            memory: 0,
             mapped: Pages::ZERO,
             copied_in_a_row: 0,
             last_delta: Pages::MAX,

@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 
 use orbit_linux::{map, pidfd, poll, process, procfs, signals, socket};
 
-use crate::area::born;
+use crate::area::{born, forks};
 use crate::error::{Error, Kind, Result};
 use crate::mains_shared::{self, SharedMemory};
 use crate::names::{Clerks, Desk};
@@ -432,7 +432,8 @@ fn better_own_child() -> bool {
 /// The child ends by [`process::end`].
 unsafe fn libc_fork() -> std::io::Result<i32> {
     // SAFETY: the caller's contract.
-    Ok(unsafe { process::fork() }?.unwrap_or(0))
+    let forked = forks::of_the_library(|| unsafe { process::fork() });
+    Ok(forked?.unwrap_or(0))
 }
 
 /// The same by a raw clone, whose child ends without a signal.

@@ -138,16 +138,27 @@ fn no_write_is_lost_whichever_step_fails() {
         }
     };
     let expected = |truth: &[u64]| Outcome::Returned((truth.iter().sum::<u64>() >> 1) as i64);
-    // Until no step is left to fail, from either state.
+    // Until no step is left to fail, from each state.
     for step in 0.. {
         let mut passed = 0;
-        for state in 0..2 {
+        for state in 0..3 {
             if state == 1 {
                 // One that waits: the memory stands still meanwhile.
                 let before = expected(&truth);
                 let running = orbit.call_async_with(&[&area], bytes(&range), &quiet()).expect("call");
                 write(&mut truth, 3);
                 assert_eq!(running.wait().expect("wait"), before);
+            }
+            if state == 2 {
+                // A child may have the memory mapped: another one takes its place.
+                // SAFETY: the child exits at once.
+                let child = unsafe { libc::fork() };
+                if child == 0 {
+                    // SAFETY: as above.
+                    unsafe { libc::_exit(0) };
+                }
+                // SAFETY: the child just made.
+                unsafe { libc::waitpid(child, std::ptr::null_mut(), 0) };
             }
             write(&mut truth, 2);
             fault::fail_after(step);
@@ -169,7 +180,7 @@ fn no_write_is_lost_whichever_step_fails() {
             let again = orbit.call_with(&[&area], bytes(&range), &quiet()).expect("call");
             assert_eq!(again, expected(&truth), "step {step}, state {state}: the next call");
         }
-        if passed == 2 {
+        if passed == 3 {
             clean = step;
             break;
         }
@@ -259,16 +270,98 @@ unsafe extern "C" fn first_word(_: *mut c_void, args: *mut c_void) -> c_long {
     unsafe { *(*args.cast::<*const c_long>()) }
 }
 
+/// Whether each page holds what it should, and writes of the child's own stay.
+fn is_frozen(base: *mut u64, truth: &[u64], own: u64) -> bool {
+    // SAFETY: the child's copy of the object, which this thread alone uses.
+    let read = |page: usize| unsafe { word(base, page).read_volatile() };
+    // SAFETY: as above.
+    unsafe { word(base, 0).write_volatile(own) };
+    (1..truth.len()).all(|page| read(page) == truth[page]) && read(0) == own
+}
+
+/// Children that live on, without a descriptor, while main writes, calls and merges: each has what
+/// main had at its fork, and what it writes itself.
 #[test]
-fn forked_children_have_none_of_it_and_later_templates_show_it() {
+fn forked_children_have_what_main_had() {
+    const PAGES: usize = 256;
+    let Some((area, base)) = area(PAGES) else { return };
+    let range = Range { base: base as usize, pages: PAGES };
+    let orbit = Orbit::new("sums", sum_then_spoil).expect("orbit");
+    // SAFETY: a new mapping, shared with the children, zeroed.
+    let flags = unsafe {
+        let flags = libc::MAP_SHARED | libc::MAP_ANONYMOUS;
+        let page = libc::mmap(std::ptr::null_mut(), PAGE, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0);
+        assert_ne!(page, libc::MAP_FAILED);
+        std::slice::from_raw_parts(page.cast::<std::sync::atomic::AtomicU32>(), 64)
+    };
+    let mut random = Random(seed());
+    let mut truth = vec![0u64; PAGES];
+    let mut children = Vec::new();
+    for round in 0..30u64 {
+        let in_flight = (round % 3 == 1).then(|| {
+            let sum = truth.iter().copied().fold(0, u64::wrapping_add) >> 1;
+            let future = orbit.call_async_with(&[&area], bytes(&range), &quiet()).expect("call");
+            (future, Outcome::Returned(sum as i64))
+        });
+        for _ in 0..40 {
+            let page = random.below(PAGES);
+            truth[page] = random.next();
+            // SAFETY: inside the object, which this thread alone writes.
+            unsafe { word(base, page).write_volatile(truth[page]) };
+        }
+        if round % 2 == 0 {
+            // SAFETY: the child reads and writes memory, closes, sleeps and exits.
+            let child = unsafe { libc::fork() };
+            if child == 0 {
+                use std::sync::atomic::Ordering::SeqCst;
+                // SAFETY: as above.
+                unsafe { libc::syscall(libc::SYS_close_range, 0, u32::MAX, 0) };
+                let mut fine = is_frozen(base, &truth, round);
+                flags[1].fetch_add(1, SeqCst);
+                while flags[0].load(SeqCst) == 0 {
+                    fine &= is_frozen(base, &truth, round);
+                    // SAFETY: as above.
+                    unsafe { libc::usleep(2000) };
+                }
+                // SAFETY: as above.
+                unsafe { libc::_exit(i32::from(!fine)) };
+            }
+            children.push(child);
+        }
+        if let Some((future, expected)) = in_flight {
+            assert_eq!(future.wait().expect("wait"), expected, "round {round}");
+        }
+        let sum = truth.iter().copied().fold(0, u64::wrapping_add) >> 1;
+        for _ in 0..2 {
+            let seen = orbit.call_with(&[&area], bytes(&range), &quiet()).expect("call");
+            assert_eq!(seen, Outcome::Returned(sum as i64), "round {round}");
+        }
+        for (page, value) in truth.iter().enumerate() {
+            // SAFETY: as above.
+            assert_eq!(unsafe { word(base, page).read_volatile() }, *value, "round {round}: main's page {page}");
+        }
+    }
+    let all = children.len() as u32;
+    assert!(common::eventually(|| flags[1].load(std::sync::atomic::Ordering::SeqCst) == all));
+    flags[0].store(1, std::sync::atomic::Ordering::SeqCst);
+    for child in children {
+        let mut status = 0;
+        // SAFETY: a child made above.
+        unsafe { libc::waitpid(child, &raw mut status, 0) };
+        assert_eq!(status, 0, "child {child}");
+    }
+}
+
+#[test]
+fn children_of_a_raw_fork_have_none_of_it_and_later_templates_show_it() {
     let Some((area, base)) = area(16) else { return };
     // SAFETY: inside the object, which this thread alone writes.
     unsafe { base.write_volatile(5) };
     let args = (base as usize).to_ne_bytes();
     let orbit = Orbit::builder("first").entry(first_word).restart(Restart::Always).build().expect("orbit");
     assert_eq!(orbit.call_with(&[&area], &args, &quiet()).expect("call"), Outcome::Returned(5));
-    // SAFETY: the child writes one word and exits.
-    let child = unsafe { libc::fork() };
+    // SAFETY: a copy of this process, which writes one word and exits.
+    let child = unsafe { libc::syscall(libc::SYS_clone, libc::SIGCHLD, 0usize, 0usize, 0usize, 0usize) } as i32;
     if child == 0 {
         // SAFETY: as above; it has no such memory.
         unsafe {

@@ -48,8 +48,10 @@ pub enum Engine {
     ///   `O_DIRECT`) across a call is lost for main. No such buffers in the area.
     /// - `MADV_DONTNEED` there does not zero, freed memory is not given back to the kernel before
     ///   the area goes, and locks between processes (`PTHREAD_PROCESS_SHARED`) do not work there.
-    /// - Forked children of main do not have the area: to touch it is a SIGSEGV. `vfork`,
-    ///   `posix_spawn` and `system` are as ever.
+    /// - A child of `fork` has the area as ordinary memory. The next merge after a fork copies the
+    ///   whole area, since the child may live for ever on what it has. A child of a raw `clone`
+    ///   does not have the area: to touch it is a SIGSEGV. `vfork`, `posix_spawn` and `system` are
+    ///   as ever.
     /// - Not under `vm.overcommit_memory=2`, a limit of address space (`ulimit -v`), or
     ///   `mlockall(MCL_FUTURE)`; not for adopted memory.
     Share,

@@ -155,6 +155,9 @@ impl AreaInner {
             return Err(Error::system(doing, error));
         }
         let is_shared = asked == Engine::Share;
+        if is_shared {
+            super::forks::watch();
+        }
         let huge = if size >= HUGE_FROM && !is_shared { size.down_to(HUGE) } else { Bytes::ZERO };
         // Else one page is what a write makes dirty, not the 512 of a huge page. Kernels without
         // huge pages reject both, and lose nothing but speed.
@@ -210,7 +213,7 @@ impl AreaInner {
         // it goes.
         registry::enter(&area)?;
         let tracker = match carved {
-            Some(_) if asked == Engine::Share => Tracker::shared(base, limit),
+            Some(_) if asked == Engine::Share => Tracker::over_shared(base, limit),
             Some((_, huge)) => Tracker::over_zeroes(base, limit, asked, huge),
             None if zeroes => Tracker::over_zeroes(base, limit, asked, Bytes::ZERO),
             None => Tracker::new(base, limit, asked),

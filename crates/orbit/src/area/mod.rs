@@ -33,6 +33,7 @@ pub(crate) mod born;
 mod engine;
 #[doc(hidden)]
 pub mod fault;
+pub(crate) mod forks;
 mod heap;
 mod inner;
 mod owed;
@@ -432,18 +433,19 @@ impl Area {
         self.inner.is_shared()
     }
 
-    /// That memory, see `inner`.
-    pub(crate) fn shared_file(&self) -> Result<Option<Own>> {
+    /// That memory, and its number, see `pin`.
+    pub(crate) fn shared_file(&self) -> Result<Option<(Own, u64)>> {
         self.inner.shared_file()
     }
 
-    /// Takes the snapshot of a shared area, see `inner`.
-    ///
-    /// # Safety
-    /// The answer of `quiet`, whether nothing writes to the area until this returns, is true.
-    pub(crate) unsafe fn pin(&self, quiet: impl FnOnce() -> bool, out: &mut PageRuns) -> Result<Pin> {
-        // SAFETY: the caller's promise is the same.
-        unsafe { self.inner.pin(quiet, out) }
+    /// The number of that memory now, see `pin`.
+    pub(crate) fn shared_number(&self) -> Result<u64> {
+        self.inner.shared_number()
+    }
+
+    /// Takes the snapshot of a shared area, see `pin`.
+    pub(crate) fn pin(&self, number: u64, out: &mut PageRuns) -> Result<Option<Pin>> {
+        self.inner.pin(number, out)
     }
 
     /// Copies a small area whole, see `inner`.

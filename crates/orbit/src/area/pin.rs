@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use super::Engine;
 use super::inner::{AreaInner, lock};
 use super::pages::PageRuns;
+use super::track::Share;
 use crate::error::{Error, Result};
 use crate::own::Own;
 
@@ -30,37 +31,61 @@ impl AreaInner {
         self.asked == Engine::Share
     }
 
-    /// The memory that orbits of a shared area map; `None` for another.
+    /// The memory that orbits of a shared area map, and its number: another one takes its place
+    /// where a child of main may have mapped it. `None` for another area.
     ///
     /// # Errors
     /// `Gone`, `System` when the program has closed it.
-    pub(super) fn shared_file(&self) -> Result<Option<Own>> {
+    pub(super) fn shared_file(&self) -> Result<Option<(Own, u64)>> {
         if !self.is_shared() {
             return Ok(None);
         }
         let track = lock(&self.track);
-        let file = track.as_ref().ok_or_else(|| self.gone())?.shared_file().transpose();
-        file.map_err(|error| Error::system(format!("the memory of area \"{}\"", self.name), error))
+        let Some(share) = track.as_ref().ok_or_else(|| self.gone())?.shared() else { return Ok(None) };
+        let file = share.file().map_err(|e| Error::system(format!("the memory of area \"{}\"", self.name), e))?;
+        Ok(Some((file, share.number())))
+    }
+
+    /// The number of the memory that orbits map from now on; 0 for another area.
+    ///
+    /// # Errors
+    /// `Gone`.
+    pub(super) fn shared_number(&self) -> Result<u64> {
+        let track = lock(&self.track);
+        Ok(track.as_ref().ok_or_else(|| self.gone())?.shared().map_or(0, Share::number))
     }
 
     /// Takes the snapshot of a shared area: adds to `out` the pages that the orbit is to lay over
-    /// the shared memory. That stands still as long as the pin lives. `quiet` is asked only where
-    /// it matters: whether nothing writes to the area until this returns.
+    /// the shared memory. That stands still as long as the pin lives. `None`: it is not the memory
+    /// of this number any more.
     ///
     /// # Errors
     /// `Gone`, `Forked`, `System`: nothing has happened.
-    ///
-    /// # Safety
-    /// The answer of `quiet` is true.
-    pub(super) unsafe fn pin(self: &Arc<Self>, quiet: impl FnOnce() -> bool, out: &mut PageRuns) -> Result<Pin> {
+    pub(super) fn pin(self: &Arc<Self>, number: u64, out: &mut PageRuns) -> Result<Option<Pin>> {
         self.with_tracker(|tracker| {
-            let may_merge = || self.pins.load(Ordering::Acquire) == 0 && quiet();
-            // SAFETY: no call reads the memory without a pin, and none is added beside this: the
-            // tracker is locked. The rest is the caller's word.
-            unsafe { tracker.share(may_merge, out)? };
+            if tracker.shared().is_none_or(|share| share.number() != number) {
+                return Ok(None);
+            }
+            tracker.share(out)?;
+            // Under the tracker's lock, so that no merge is beside this.
             self.pins.fetch_add(1, Ordering::AcqRel);
-            Ok(Pin { area: self.clone() })
+            Ok(Some(Pin { area: self.clone() }))
         })
+    }
+
+    /// Before a fork of main's: the child gets what main has now. False for an area of which it
+    /// gets nothing.
+    pub(super) fn lend(&self) -> bool {
+        self.is_shared() && self.with_tracker(|tracker| Ok(tracker.lend())).unwrap_or(false)
+    }
+
+    /// After it, in main.
+    pub(super) fn fork_is_over(&self) {
+        // Gone, or as before.
+        let _ = self.with_tracker(|tracker| {
+            tracker.fork_is_over();
+            Ok(())
+        });
     }
 
     /// Merges what main wrote to a shared area during calls, if none is in flight that reads it,

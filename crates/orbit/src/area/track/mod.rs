@@ -22,12 +22,11 @@ use super::Engine;
 pub use super::pages::PageRuns;
 use crate::error::{Error, Kind, Result};
 use crate::generation::generation;
-use crate::own::Own;
 use crate::units::{Address, Bytes, Page, Pages};
 use compare::Compare;
 use kernel::Kernel;
 use protect::Protect;
-use share::Share;
+pub(super) use share::Share;
 use std::io;
 use written::{Shape, Written};
 
@@ -96,7 +95,7 @@ impl Tracker {
     ///
     /// # Errors
     /// `Unsupported`, with the facility that is missing.
-    pub(super) fn shared(base: Address, limit: Bytes) -> Result<Tracker> {
+    pub(super) fn over_shared(base: Address, limit: Bytes) -> Result<Tracker> {
         let mut tracker = Self::make(base, limit, Engine::Auto, true, Bytes::ZERO)?;
         let share = Share::over(base, limit).map_err(|error| {
             let why = format!("engine \"share\" is not available: {error}; choose engine auto");
@@ -324,35 +323,34 @@ impl Tracker {
         }
     }
 
-    /// The memory that orbits of a `share` area map.
-    ///
-    /// # Errors
-    /// The program has closed it. `None`: another engine.
-    pub(super) fn shared_file(&self) -> Option<io::Result<Own>> {
-        if let Way::Share(share) = &self.way { Some(share.file()) } else { None }
+    /// The memory of a `share` area; `None`: another engine.
+    pub(super) fn shared(&self) -> Option<&Share> {
+        if let Way::Share(share) = &self.way { Some(share) } else { None }
     }
 
     /// Takes the snapshot of a `share` area: adds to `out` the pages that differ from the shared
-    /// memory, none of them if that was made to stand still just now. `may_merge` is asked only if
-    /// it matters: whether no task reads an earlier snapshot, and nothing writes to the area until
-    /// this returns.
+    /// memory, none of them if that was made to stand still just now.
     ///
     /// # Errors
     /// `System`: nothing has happened.
-    ///
-    /// # Safety
-    /// The answer of `may_merge` is true.
-    pub(super) unsafe fn share(&mut self, may_merge: impl FnOnce() -> bool, out: &mut PageRuns) -> Result<()> {
+    pub(super) fn share(&mut self, out: &mut PageRuns) -> Result<()> {
         self.ours()?;
         let (used, page) = (self.used, self.page);
         let Way::Share(share) = &mut self.way else { return Ok(()) };
-        // Where it fails, the area is as it was, and its pages are sent.
-        // SAFETY: the caller's word.
-        if share.is_flipped() && may_merge() && unsafe { share.merge(used, page) }.is_err() {
-            return share.private_pages(used, page, out).map_err(|e| Error::system("scanning a shared area", e));
-        }
         let taken = if share.is_flipped() { share.private_pages(used, page, out) } else { share.flip() };
         taken.map_err(|error| Error::system("taking the snapshot of a shared area by moving its page tables", error))
+    }
+
+    /// Before a fork of main's, see [`Share::lend`].
+    pub(super) fn lend(&mut self) -> bool {
+        if let Way::Share(share) = &mut self.way { share.lend().is_ok() } else { false }
+    }
+
+    /// After it.
+    pub(super) fn fork_is_over(&mut self) {
+        if let Way::Share(share) = &mut self.way {
+            share.fork_is_over();
+        }
     }
 
     /// Merges what main wrote to a `share` area since its memory was made to stand still.
@@ -367,7 +365,7 @@ impl Tracker {
         let (used, page) = (self.used, self.page);
         match &mut self.way {
             // SAFETY: the caller's word.
-            Way::Share(share) if share.is_flipped() => unsafe { share.merge(used, page) }
+            Way::Share(share) if share.is_flipped() => unsafe { share.settle(used, page) }
                 .map_err(|error| Error::system("merging what main wrote to a shared area", error)),
             _ => Ok(()),
         }

@@ -17,11 +17,14 @@
 //! fails: a step that fails is undone, or the area becomes a private view of the memfd, which is
 //! the flipped state.
 //!
-//! Forked children have none of it, as what they wrote to it would be main's: the mappings are not
-//! inherited.
+//! Nothing of it is inherited by forks that this engine does not know of, as what a child wrote to
+//! shared memory would be main's. A child of one that it knows of ([`Share::lend`]) inherits the
+//! area in the flipped state: ordinary memory. The memfd is then the child's as well, and is never
+//! written again: in place of a merge, another one takes its place.
 
 use std::io;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::super::fault;
 use super::super::pages::PageRuns;
@@ -30,7 +33,7 @@ use crate::units::{Address, Bytes, Page};
 use orbit_linux::map::{self, Mapping};
 use orbit_linux::memfd;
 use orbit_linux::pagemap::Pagemap;
-use orbit_linux::{procfs, rlimit};
+use orbit_linux::{procfs, rlimit, stream};
 
 /// What one page table of the second level maps: tables move whole where both places are alike to
 /// this.
@@ -38,7 +41,7 @@ const ALIKE: usize = 1 << 30;
 
 /// An area in a memfd, and where its page tables are kept. See the module's head.
 #[derive(Debug)]
-pub(super) struct Share {
+pub(in crate::area) struct Share {
     base: Address,
     len: Bytes,
     file: Own,
@@ -47,7 +50,16 @@ pub(super) struct Share {
     shared: (Mapping, usize),
     private: (Mapping, usize),
     is_flipped: bool,
+    /// The number of the memfd.
+    number: u64,
+    /// A child of main may have the memfd mapped. Only while flipped.
+    is_lent: bool,
+    /// Forks that were prepared and are not over.
+    forks: u32,
 }
+
+/// Numbers of memfds, from 1 on.
+static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 /// Reserves a range as long as the area's whose tables can be exchanged with it.
 fn parking_place(base: Address, len: Bytes) -> io::Result<(Mapping, usize)> {
@@ -89,6 +101,9 @@ impl Share {
             shared: parking_place(base, len)?,
             private: parking_place(base, len)?,
             is_flipped: false,
+            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
+            is_lent: false,
+            forks: 0,
         };
         let (file, at, len) = (share.file.fd()?, base.get(), len.get());
         // SAFETY: the caller owns the range; the parking place is this value's.
@@ -111,6 +126,11 @@ impl Share {
     /// The memfd, to be handed to an orbit.
     pub fn file(&self) -> io::Result<Own> {
         Own::new(self.file.fd()?.as_fd().try_clone_to_owned()?)
+    }
+
+    /// Its number.
+    pub fn number(&self) -> u64 {
+        self.number
     }
 
     pub fn is_flipped(&self) -> bool {
@@ -180,6 +200,100 @@ impl Share {
         Ok(ranges)
     }
 
+    /// Before a fork of main's whose child is to have the area: it is flipped, and inherited. What
+    /// the child reads stays as it is: the memfd is not written any more.
+    ///
+    /// # Errors
+    /// Those of [`Share::flip`] and `madvise`: the child gets nothing of the area.
+    pub fn lend(&mut self) -> io::Result<()> {
+        if !self.is_flipped {
+            self.flip()?;
+        }
+        self.is_lent = true;
+        fault::check()?;
+        // SAFETY: private memory; what a fork copies changes, and nothing else.
+        unsafe { map::advise(self.base.get(), self.len.get(), libc::MADV_DOFORK)? };
+        self.forks += 1;
+        Ok(())
+    }
+
+    /// After that fork. Later ones that nobody prepares inherit nothing.
+    pub fn fork_is_over(&mut self) {
+        self.forks -= 1;
+        if self.forks == 0 {
+            // If the kernel rejects it, a child of a raw fork has the area as it is at that time,
+            // and until main merges.
+            // SAFETY: as above.
+            let _ = unsafe { map::advise(self.base.get(), self.len.get(), libc::MADV_DONTFORK) };
+        }
+    }
+
+    /// Makes the area shared again: by a merge, or with another memfd.
+    ///
+    /// # Safety
+    /// As for [`Share::merge`].
+    ///
+    /// # Errors
+    /// As there; `EBUSY` in the middle of a fork.
+    pub unsafe fn settle(&mut self, used: Page, page: Bytes) -> io::Result<()> {
+        if self.forks > 0 {
+            return Err(io::Error::from_raw_os_error(libc::EBUSY));
+        }
+        // SAFETY: the caller's word.
+        unsafe { if self.is_lent { self.renew(used.offset(page)) } else { self.merge(used, page) } }
+    }
+
+    /// Puts another memfd, with what main's memory is now, in the place of one that a child may
+    /// have mapped.
+    ///
+    /// # Safety
+    /// As for [`Share::merge`].
+    ///
+    /// # Errors
+    /// Those of making and filling it, and of `mremap`: the area stays flipped, and nothing is lost.
+    unsafe fn renew(&mut self, used: Bytes) -> io::Result<()> {
+        let (area, len) = (self.base.get(), self.len.get());
+        fault::check()?;
+        let file = Own::new(memfd::create("orbit-area", len, true)?)?;
+        // Where the memfd has memory: main's private pages were copied from there.
+        let number = self.file.number().ok_or(io::ErrorKind::NotFound)?;
+        let mut at = 0;
+        while let Some(start) = stream::next_part(number, at, true)?.filter(|start| *start < used.get() as u64) {
+            fault::check()?;
+            let end = stream::next_part(number, start, false)?.unwrap_or(u64::MAX).min(used.get() as u64);
+            let from = std::ptr::with_exposed_provenance::<u8>(area + start as usize);
+            // SAFETY: inside the area, which nothing writes (the caller's word).
+            let bytes = unsafe { std::slice::from_raw_parts(from, (end - start) as usize) };
+            stream::write_all_at(file.fd()?, bytes, start)?;
+            at = end;
+        }
+        // SAFETY: parking places, of which nothing is needed any more.
+        unsafe {
+            map::fixed_shared_file(self.shared.1, len, file.fd()?)?;
+            memfd::seal_future_write(file.fd()?)?;
+            map::fixed_private_file(self.private.1, len, file.fd()?, 0)?;
+            for at in [self.shared.1, self.private.1] {
+                map::advise(at, len, libc::MADV_DONTFORK)?;
+            }
+        }
+        // SAFETY: the new memfd has what is at the area.
+        if let Err(error) = unsafe { self.exchange(self.shared.1, area) } {
+            // The kernel may have unmapped it.
+            return if map::present(area, map::page_size(), &mut [0]).is_ok() {
+                Err(error)
+            } else {
+                self.file = file;
+                self.number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+                self.is_lent = false;
+                self.show_privately().and(Err(error))
+            };
+        }
+        self.file = file;
+        self.number = NUMBERS.fetch_add(1, Ordering::Relaxed);
+        (self.is_flipped, self.is_lent) = (false, false);
+        Ok(())
+    }
+
     /// Makes the memfd what main's memory is: the area is shared again.
     ///
     /// # Safety
@@ -188,7 +302,7 @@ impl Share {
     ///
     /// # Errors
     /// Those of `mremap` and of reading the page map: the area stays flipped, and nothing is lost.
-    pub unsafe fn merge(&mut self, used: Page, page: Bytes) -> io::Result<()> {
+    unsafe fn merge(&mut self, used: Page, page: Bytes) -> io::Result<()> {
         debug_assert!(self.is_flipped);
         let area = self.base.get();
         for (start, end) in self.private_ranges(used.offset(page))? {
