@@ -42,8 +42,8 @@ pub enum Engine {
     /// - Pages that main wrote during calls are merged into the file again at the next call that
     ///   finds none in flight, if main has no thread beside the one that calls, or that says
     ///   [`CallOptions::quiet`](crate::CallOptions::quiet); or earlier, by
-    ///   [`Area::merge`](crate::Area::merge). Else calls send them, and fail when they are more than
-    ///   the orbit's log holds.
+    ///   [`Area::merge`](crate::Area::merge). Else calls send them, and fail when they are more
+    ///   than the orbit's log holds.
     /// - What the kernel or a device writes to pinned pages (registered buffers of io_uring, RDMA,
     ///   `O_DIRECT`) across a call is lost for main. No such buffers in the area.
     /// - `MADV_DONTNEED` there does not zero, freed memory is not given back to the kernel before

@@ -2,7 +2,7 @@
 //!
 //! A child is to have what main has at the fork, as ordinary memory. So before the fork the area is
 //! made private, as for a call, and inherited; from then on the child may read the file that it
-//! views for as long as it likes. **A file that a child may map is never written again**: the next
+//! views indefinitely. **A file that a child may map is never written again**: the next
 //! merge makes another one (`track::share`).
 //!
 //! That works where `fork` runs handlers (`pthread_atfork`). A child of a raw `clone` has none of

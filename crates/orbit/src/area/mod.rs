@@ -356,10 +356,10 @@ impl Area {
         self.inner.will_write(Address::of(start), Bytes::new(len))
     }
 
-    /// Names a moment in which nothing writes to an area of [`Engine::Share`]: what main wrote during
-    /// calls is merged into the memory that orbits share, so that the next call sends nothing. True
-    /// if that is so now; false while a call that names the area is in flight. Takes about a
-    /// microsecond for each page written during calls. Other areas have nothing to merge.
+    /// Names a moment in which nothing writes to an area of [`Engine::Share`]: what main wrote
+    /// during calls is merged into the memory that orbits share, so that the next call sends
+    /// nothing. True if that is so now; false while a call that names the area is in flight. Takes
+    /// about a microsecond for each page written during calls. Other areas have nothing to merge.
     ///
     /// # Errors
     /// `Gone`, `Forked`, `System`; nothing is lost.

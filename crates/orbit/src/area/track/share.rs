@@ -250,7 +250,8 @@ impl Share {
     /// As for [`Share::merge`].
     ///
     /// # Errors
-    /// Those of making and filling it, and of `mremap`: the area stays flipped, and nothing is lost.
+    /// Those of making and filling it, and of `mremap`: the area stays flipped, and nothing is
+    /// lost.
     unsafe fn renew(&mut self, used: Bytes) -> io::Result<()> {
         let (area, len) = (self.base.get(), self.len.get());
         fault::check()?;
