@@ -8,7 +8,7 @@
 
 use crate::{Support, check_int, invalid};
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 use std::ptr;
 
 /// `MADV_POPULATE_WRITE` (Linux 5.14): make pages present and writable without changing their
@@ -352,4 +352,15 @@ pub unsafe fn protect(addr: usize, len: usize, prot: i32) -> io::Result<()> {
 /// Reserves and releases one page.
 pub fn probe() -> Support {
     Support::from_result("mmap", Mapping::reserve(page_size()), |_| String::new())
+}
+
+/// Moves the page table of a page of a file.
+pub fn probe_move_tables() -> Support {
+    let page = page_size();
+    let moved = crate::memfd::create("orbit-probe", page, true).and_then(|file| {
+        let (from, to) = (Mapping::shared(file.as_fd(), page, true, false)?, Mapping::reserve(page)?);
+        // SAFETY: both ranges are the mappings just made, which nobody else knows.
+        unsafe { move_tables(from.addr(), to.addr(), page) }
+    });
+    Support::from_result("mremap with MREMAP_DONTUNMAP", moved, |_| "needs Linux 5.13".into())
 }

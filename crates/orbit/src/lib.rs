@@ -51,6 +51,7 @@ mod costs;
 mod delegate;
 mod error;
 mod future;
+mod gather;
 mod generation;
 mod inherited;
 pub mod keep;

@@ -195,6 +195,15 @@ fn tracking() -> Vec<Row> {
         .row(pagemap::probe(), ""),
         About {
             group: TRACKING,
+            name: "moving page tables of files",
+            used_for: "engine `share`, for areas that ask for it: a call sends nothing, whatever the size",
+            instead: "engine `track`: written pages are sent",
+            to_do: "Linux 5.13 or later (6.7, with PAGEMAP_SCAN, to be fast); a seccomp profile that allows mremap",
+            needed: false,
+        }
+        .row(map::probe_move_tables(), ""),
+        About {
+            group: TRACKING,
             name: "transparent huge pages",
             used_for: "scans of large areas: one entry for 2 MiB",
             instead: "4 KiB pages: a scan of 256 MiB takes 113 to 270 us, not 4 to 10",

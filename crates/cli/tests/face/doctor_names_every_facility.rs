@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-const FACILITIES: [&str; 30] = [
+const FACILITIES: [&str; 31] = [
     "mappings, futex, sockets",
     "clone with a pidfd",
     "pidfd",
@@ -14,6 +14,7 @@ const FACILITIES: [&str; 30] = [
     "protection keys",
     "userfaultfd WP_ASYNC",
     "PAGEMAP_SCAN",
+    "moving page tables of files",
     "transparent huge pages",
     "control groups",
     "control group: memory",

@@ -33,7 +33,7 @@ use crate::units::{Address, Bytes, Page};
 use orbit_linux::map::{self, Mapping};
 use orbit_linux::memfd;
 use orbit_linux::pagemap::Pagemap;
-use orbit_linux::{procfs, rlimit, stream};
+use orbit_linux::{Support, procfs, rlimit, stream};
 
 /// What one page table of the second level maps: tables move whole where both places are alike to
 /// this.
@@ -82,6 +82,9 @@ impl Share {
     /// Those of the system calls, and `Unsupported` where mappings of files cannot be moved so; the
     /// range is to be given up then.
     pub fn over(base: Address, len: Bytes) -> io::Result<Share> {
+        if let Support::No(why) = map::probe_move_tables() {
+            return Err(io::Error::other(why));
+        }
         if rlimit::address_space().is_some() {
             return Err(io::Error::other("address space is limited (ulimit -v), and it maps the area three times"));
         }
