@@ -361,8 +361,8 @@ enum orbit_engine {
      * whatever the size, and there is one copy of what neither side has written since. Linux 5.13,
      * 6.7 to be fast. Only when asked for:
      * - What main wrote during calls is merged at the next call that finds none in flight, if main
-     *   has one thread, or the call says ORBIT_QUIET. Else calls send it: ENOSPC when that is more
-     *   than the orbit's log holds.
+     *   has one thread and no io_uring, or the call says ORBIT_QUIET; or by orbit_area_merge. Else
+     *   calls send it: ENOSPC when that is more than the orbit's log holds.
      * - What the kernel or a device writes to pinned pages across a call is lost for main.
      * - madvise(MADV_DONTNEED) does not zero there; freed memory goes back to the kernel with the
      *   area; no locks between processes (PTHREAD_PROCESS_SHARED) there.

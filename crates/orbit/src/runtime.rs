@@ -373,12 +373,14 @@ impl Runtime {
         lock(&self.supervisor).as_ref().is_some_and(|thread| thread.thread().id() == std::thread::current().id())
     }
 
-    /// Whether the calling thread is the only one of the program's: beside it there is the
-    /// supervisor alone.
+    /// Whether the calling thread is all that writes to the program's memory: beside it there is
+    /// the supervisor alone, and no io_uring, whose results may come at any time.
     pub fn is_alone(&self) -> bool {
         // In this order: a supervisor that runs afterwards was among those counted.
         let two = orbit_linux::process::thread_count().is_ok_and(|threads| threads == 2);
-        two && !self.is_supervisor() && lock(&self.supervisor).as_ref().is_some_and(|thread| !thread.is_finished())
+        two && !self.is_supervisor()
+            && lock(&self.supervisor).as_ref().is_some_and(|thread| !thread.is_finished())
+            && orbit_linux::process::has_io_uring().is_ok_and(|has| !has)
     }
 
     /// Wakes the supervisor.

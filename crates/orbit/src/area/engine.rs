@@ -40,8 +40,8 @@ pub enum Engine {
     /// asked for, since it asks for more:
     ///
     /// - Pages that main wrote during calls are merged into the file again at the next call that
-    ///   finds none in flight, if main has no thread beside the one that calls, or that says
-    ///   [`CallOptions::quiet`](crate::CallOptions::quiet); or earlier, by
+    ///   finds none in flight, if main has no thread beside the one that calls and no io_uring, or
+    ///   that says [`CallOptions::quiet`](crate::CallOptions::quiet); or earlier, by
     ///   [`Area::merge`](crate::Area::merge). Else calls send them, and fail when they are more
     ///   than the orbit's log holds.
     /// - What the kernel or a device writes to pinned pages (registered buffers of io_uring, RDMA,
