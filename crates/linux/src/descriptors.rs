@@ -22,12 +22,13 @@ pub struct File(libc::dev_t, libc::ino_t);
 /// `EBADF` when the number is not open.
 pub fn file_of(fd: RawFd) -> io::Result<(File, usize)> {
     // By newfstatat, which filters let the library make: `fstat` is another one in newer
-    // glibc.
+    // glibc. And by the bare call: a preloaded library (fakeroot) asks a server of its own for
+    // each of libc's, and complains when that is gone before us.
     // SAFETY: an all-zero stat is valid, the path is a string, and nothing else is written.
     let (stat, status) = unsafe {
         let mut stat: libc::stat = std::mem::zeroed();
-        let status = libc::fstatat(fd, c"".as_ptr(), &raw mut stat, libc::AT_EMPTY_PATH);
-        (stat, status)
+        let status = libc::syscall(libc::SYS_newfstatat, fd, c"".as_ptr(), &raw mut stat, libc::AT_EMPTY_PATH);
+        (stat, status as libc::c_int)
     };
     check_int(status)?;
     Ok((File(stat.st_dev, stat.st_ino), stat.st_blocks as usize * 512))

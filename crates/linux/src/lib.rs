@@ -30,6 +30,7 @@
 //! | [`socket`], [`eventfd`], [`timerfd`], [`mod@poll`], [`epoll`] | messages, descriptors, waiting | never |
 //! | [`pressure`] | how long tasks stall for memory, CPU, I/O; events of it | its files, and for short windows `CAP_SYS_RESOURCE` |
 //! | [`clock`] | time, and CPU time | never |
+//! | [`cancel`] | holding back the cancellation of a thread | never |
 //! | [`stat`], [`status`] | what `/proc` says of a process or thread | where `/proc` is not mounted |
 //! | [`thread`], [`socket_info`] | what `/proc` and the kernel say of threads and sockets | processes of other users |
 //! | [`uffd`], [`pagemap`] | which pages were written | before Linux 6.7, under Docker's seccomp profile |
@@ -52,6 +53,7 @@ use std::io;
 
 pub mod bpf;
 pub mod calls_made;
+pub mod cancel;
 pub mod cgroup;
 pub mod child;
 pub mod clock;

@@ -308,6 +308,23 @@ pub fn parent() -> i32 {
     unsafe { libc::getppid() }
 }
 
+/// Whether children of this process would be in another PID namespace than itself, as after
+/// `unshare(CLONE_NEWPID)`: the first is its process 1, and with that the namespace ends. False
+/// where `/proc` does not say.
+pub fn has_children_elsewhere() -> bool {
+    let namespace = |file: &str| crate::procfs::own(file, |path| std::fs::read_link(path)).ok();
+    match (namespace("ns/pid"), namespace("ns/pid_for_children")) {
+        (Some(own), Some(of_children)) => own != of_children,
+        // A namespace whose process 1 is still to come has no name.
+        (Some(_), None) => procfs_has_children_file(),
+        _ => false,
+    }
+}
+
+fn procfs_has_children_file() -> bool {
+    crate::procfs::own("ns/pid_for_children", |path| std::fs::symlink_metadata(path)).is_ok()
+}
+
 /// Has the kernel kill this process, and those it makes, before all others when it is out of
 /// memory. Never to be called by a process that shares its memory with another, which would get the
 /// same.

@@ -134,6 +134,9 @@ typedef long (*orbit_entry)(void *store, void *args);
  * passes through orbit_apply, to whoever called that. */
 typedef long (*orbit_operation)(void *args, size_t len);
 
+/* A thread that is cancelled (pthread_cancel) in a call of the library ends at its next
+ * cancellation point after that call. Do not ask for asynchronous cancellation in such a thread. */
+
 /* ---- set-up and errors ----------------------------------------------------------------------- */
 
 /* What orbits have of memory that main shares with other processes (MAP_SHARED of a file, of

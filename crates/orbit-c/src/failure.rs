@@ -2,13 +2,15 @@
 //! keeps.
 //!
 //! Every exported function runs its body inside [`code`], [`number`] or [`pointer()`]. They let no
-//! panic out, and put the sentence where `orbit_last_error` finds it.
+//! panic out, hold back cancellation of the thread, and put the sentence where `orbit_last_error` finds it.
 
 use std::any::Any;
 use std::cell::Cell;
 use std::ffi::{c_char, c_int, c_long};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Once;
+
+use orbit_linux::cancel::Held;
 
 /// What went wrong: an `errno` value (positive) and a sentence for people.
 #[derive(Debug)]
@@ -69,6 +71,9 @@ pub(crate) fn last() -> *const c_char {
 /// A panic of the library is a fault of it: it becomes an error, is not printed, and does not reach
 /// C.
 fn run<T>(body: impl FnOnce() -> Answer<T>) -> Answer<T> {
+    // A cancelled thread unwinds from within a system call, past code that cannot be unwound, and
+    // leaves locks held.
+    let _held = Held::new();
     static HOOK: Once = Once::new();
     HOOK.call_once(|| std::panic::set_hook(Box::new(|_| ())));
     catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|what| Err(panicked(&*what)))

@@ -83,7 +83,24 @@ programs! {
     figure_9_of_the_paper: ["tests/c/paper_figure9.cpp"], [&[]];
     figure_11_of_the_paper: ["tests/c/paper_figure11.c"], [&[]];
     a_crash_costs_main_neither_time_nor_memory: ["tests/c/crash_names.c"], [&[], &["no-memory"]];
+    cancelled_threads: ["tests/c/cancelled.c"], [&[]];
+    a_call_after_a_kill: ["tests/c/killed_then_called.c"], [&[]];
+    no_set_up_in_a_new_pid_namespace: ["tests/c/new_pid_namespace.c"], [&[]];
     nothing_to_wait_for_after_exec: ["tests/c/exec.c"], [&[], &["adopting"], &["large"]];
+}
+
+/// Beside a preloaded library that asks a server of its own about files, and the program ends first.
+#[test]
+fn silence_under_fakeroot() {
+    if !sources() || !needs("fakeroot") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let built = scratch.compile("program", &["tests/c/killed_then_called.c"], &[]);
+    for _ in 0..5 {
+        let ran = run(Command::new("fakeroot").arg(&built), LIMIT);
+        assert_eq!((ran.code, ran.text.as_str()), (Some(0), ""));
+    }
 }
 
 /// `orbit_jemalloc.h`: a program's heap in areas.

@@ -31,7 +31,7 @@ use crate::core::{Core, Inner, Locked, WhenFull};
 use crate::costs;
 use crate::error::{Error, Kind, Result};
 use crate::gather::Gathered;
-use crate::life::{EndedBy, Stage};
+use crate::life::EndedBy;
 use crate::page::PAGE_BYTES;
 use crate::queue::{Obstacle, Waiting};
 use crate::replica::Replica;
@@ -148,17 +148,6 @@ impl Inner {
                 ));
             }
             core = self.wait_for_room(core, deadline);
-        }
-    }
-
-    /// An error if no call may be queued.
-    fn check_open(&self, core: &Core) -> Result<()> {
-        match core.life.stage() {
-            Stage::Running(_) => Ok(()),
-            Stage::Destroyed => Err(self.destroyed()),
-            Stage::Ended(why) => Err(self.ended(why.as_ref())),
-            Stage::Down(_) if self.options.pending == crate::core::Pending::Keep => Ok(()),
-            Stage::Down(_) => Err(self.down(core)),
         }
     }
 

@@ -107,6 +107,19 @@ impl Inner {
         Error::new(Kind::Gone, why)
     }
 
+    /// An error if no call may be queued.
+    pub fn check_open(&self, core: &Core) -> Result<()> {
+        match core.life.stage() {
+            // It was killed, and its end is still to be seen: the call is for the next process.
+            Stage::Running(process) if process.ended_by == EndedBy::Kill => Err(self.down(core)),
+            Stage::Running(_) => Ok(()),
+            Stage::Destroyed => Err(self.destroyed()),
+            Stage::Ended(why) => Err(self.ended(why.as_ref())),
+            Stage::Down(_) if self.options.pending == Pending::Keep => Ok(()),
+            Stage::Down(_) => Err(self.down(core)),
+        }
+    }
+
     /// An error if the orbit, or while it is down its next process, lacks the code of a call's
     /// function, which is 0 where the call has none. Then orbits that are made from now on have it,
     /// if main has.
@@ -594,7 +607,7 @@ fn understand(
             crash.message = nonsense.map(|what| format!("ended by main: the orbit {what}"));
             return Outcome::Crashed(Box::new(crash));
         }
-        EndedBy::Deadline | EndedBy::Itself | EndedBy::Stuck { .. } => {}
+        EndedBy::Deadline | EndedBy::Itself | EndedBy::Kill | EndedBy::Stuck { .. } => {}
     }
     let out_of_memory = limits.oom_killed();
     match ended {

@@ -18,7 +18,7 @@ use crate::core::{Core, Given, Inner, Options, Pending, Restart, Stats, WhenFull
 use crate::error::{Error, Kind, Result};
 use crate::future::Future;
 use crate::kept::Kept;
-use crate::life::{Life, Stage};
+use crate::life::{EndedBy, Life, Stage};
 use crate::limits::{Applied, Limits};
 use crate::log::LogWriter;
 use crate::own::Own;
@@ -411,10 +411,16 @@ impl Orbit {
     }
 
     /// Kills the orbit's process. It ends as by any other failure: the running call's outcome is
-    /// [`Outcome::Killed`], and the restart policy decides what follows.
+    /// [`Outcome::Killed`], and the restart policy decides what follows. A call made afterwards
+    /// runs in the next process.
     pub fn kill(&self) -> Result<()> {
         self.inner.runtime.check_process()?;
-        self.inner.kill_process(&self.inner.lock())
+        let mut core = self.inner.lock();
+        self.inner.kill_process(&core)?;
+        if core.life.condemned().is_none() {
+            core.life.condemn(EndedBy::Kill);
+        }
+        Ok(())
     }
 
     /// Blocks until the orbit's process is up (it has run its init function), or this long.

@@ -279,6 +279,7 @@ impl Runtime {
         if std::thread::available_parallelism().map_or(1, |n| n.get()) < 2 {
             config.spin = std::time::Duration::ZERO;
         }
+        Template::check_place()?;
         let window = area::reserve_window(Bytes::new(config.window))?;
         limits::sweep();
         let template = Arc::new(Template::make(window, &config)?);

@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use orbit_linux::{map, pidfd, poll, process, procfs, signals, socket};
+use orbit_linux::{descriptors, map, pidfd, poll, process, procfs, signals, socket};
 
 use crate::area::{born, forks};
 use crate::error::{Error, Kind, Result};
@@ -40,8 +40,10 @@ use crate::units::{Address, Bytes};
 use crate::{inherited, limits, shared, side, stuck, task};
 
 pub(crate) use code::{Code, is_loaded, place_of};
+use strays::{end_strays, list_strays};
 
 mod code;
+mod strays;
 
 const CLONE: u8 = 1;
 const KILL: u8 = 2;
@@ -56,8 +58,6 @@ const SEEN: u8 = 9;
 /// Longest message in bytes.
 const MAX_MESSAGE_BYTES: usize = 4096;
 
-/// Between two checks whether what an orbit left has exited.
-const STRAY_CHECK_INTERVAL: Duration = Duration::from_millis(5);
 /// How often a thread that waits for the template checks whether main has closed the socket, and
 /// opened another file in its place.
 const SOCKET_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -107,10 +107,22 @@ struct Link {
 }
 
 impl Template {
+    /// An error where a template must not be made.
+    pub fn check_place() -> Result<()> {
+        if process::has_children_elsewhere() {
+            let why = "this process has called unshare(CLONE_NEWPID): its next child would be process 1 of the new \
+                       namespace, which ends with it, and the program could make no further child; set the library up \
+                       before that, or in a child";
+            return Err(Error::new(Kind::Unsupported, why));
+        }
+        Ok(())
+    }
+
     /// Makes a template of the process as it is now. `window` is the reserved range of areas, which
     /// orbits get empty.
     pub fn make(window: (Address, Bytes), config: &Config) -> Result<Template> {
         let doing = "making the template";
+        Template::check_place()?;
         let (ours, theirs) = own_pair().map_err(|e| Error::system(doing, e))?;
         let main = pidfd::open(std::process::id() as i32).and_then(Own::new).map_err(|e| Error::system(doing, e))?;
         let code = Arc::new(Code::now());
@@ -608,6 +620,9 @@ fn live(life: Life) -> ! {
             }
         }
     }
+    // Nobody is left to read it: a library preloaded into main (fakeroot) complains here of its
+    // server, which has ended with main.
+    descriptors::close_number(2);
     end_all(&mut children);
     end_strays(&[], &Clerks::new(-1), limits::GRACE);
     if !let_go {
@@ -623,38 +638,6 @@ fn end_all(children: &mut Vec<(i32, Own)>) {
     }
     for (_, fd) in children.drain(..) {
         let _ = fd.fd().and_then(|fd| pidfd::wait(fd, false));
-    }
-}
-
-/// Processes that orbits made and left behind: they have become children of the template.
-fn list_strays(children: &[(i32, Own)], clerks: &Clerks) -> Vec<i32> {
-    let Ok(list) = std::fs::read_to_string("/proc/thread-self/children") else { return Vec::new() };
-    let all = list.split_ascii_whitespace().filter_map(|pid| pid.parse().ok());
-    let are_known =
-        |pid: i32| children.iter().any(|(child, _)| *child == pid) || clerks.pids().any(|clerk| clerk == pid);
-    all.filter(|pid| !are_known(*pid)).collect()
-}
-
-/// Reaps them: for so long as they end by themselves, then kills them.
-fn end_strays(children: &[(i32, Own)], clerks: &Clerks, grace: Duration) {
-    let began = Instant::now();
-    for _ in 0..64 {
-        let strays = list_strays(children, clerks);
-        if strays.is_empty() {
-            return;
-        }
-        for pid in strays {
-            // A child of this process that nothing else reaps, so the number is its own until it is
-            // reaped.
-            while !process::reap_any(pid) {
-                if began.elapsed() < grace {
-                    std::thread::sleep(STRAY_CHECK_INTERVAL);
-                } else {
-                    process::kill_child(pid);
-                    break;
-                }
-            }
-        }
     }
 }
 

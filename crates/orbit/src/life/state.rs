@@ -16,6 +16,8 @@ pub(crate) enum EndedBy {
     Itself,
     /// The supervisor, for a call past its deadline.
     Deadline,
+    /// Main, because the program asked for it.
+    Kill,
     /// Main, because the memory around it came to an end.
     Memory,
     /// Main, because what the process wrote makes no sense.
