@@ -2,7 +2,8 @@
 //! keeps.
 //!
 //! Every exported function runs its body inside [`code`], [`number`] or [`pointer()`]. They let no
-//! panic out, hold back cancellation of the thread, and put the sentence where `orbit_last_error` finds it.
+//! panic out, hold back cancellation of the thread, and put the sentence where `orbit_last_error`
+//! finds it.
 
 use std::any::Any;
 use std::cell::Cell;

@@ -89,7 +89,7 @@ programs! {
     nothing_to_wait_for_after_exec: ["tests/c/exec.c"], [&[], &["adopting"], &["large"]];
 }
 
-/// Beside a preloaded library that asks a server of its own about files, and the program ends first.
+/// Beside a preloaded library that asks a server of its own about files, and that ends first.
 #[test]
 fn silence_under_fakeroot() {
     if !sources() || !needs("fakeroot") {
