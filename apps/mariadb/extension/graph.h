@@ -12,6 +12,7 @@
 struct transaction {
     uint64_t id;     /* InnoDB's; younger ones have larger numbers */
     uint64_t weight; /* InnoDB's: what rolling it back would cost */
+    uint64_t begun;  /* number of its wait: the latest in a cycle has closed it; 0: not known */
 };
 
 /* One transaction waits for another; indexes. Sorted by waiter. */

@@ -5,7 +5,7 @@
  * waits.c     which threads wait, as the server reports it; sleeps until a deadlock is possible
  * scan.c      what waits for what, by the SQL service; the end of a victim's wait
  * clock.c     has InnoDB renew what it shows
- * victims.c   what the victim's own thread does: error 1213 and rollback
+ * victims.c   what the victim's own thread does: error 1213 and the mark for its rollback
  * calls.c     the orbit and its calls
  * search.c    the task
  * ../../common has faults for tests
@@ -49,6 +49,8 @@ void return_fault(int32_t fault);
 struct waiting_thread {
     unsigned long thread;
     unsigned long long query; /* that it runs */
+    uint64_t begun;           /* number of this wait: later ones have larger numbers */
+    bool is_replica;          /* it applies what a primary has sent: a kill would stop replication */
 };
 
 /* Has the server report its waits here. */
@@ -107,8 +109,8 @@ extern struct st_mysql_audit victims_audit;
 /* This thread's statement is about to be interrupted since it is a deadlock's victim. False: too
  * many at a time. */
 bool victims_add(unsigned long thread);
-/* It was not. */
-void victims_remove(unsigned long thread);
+/* The kill was accepted, or there is none. */
+void victims_settle(unsigned long thread, bool is_ordered);
 
 /* ---- calls.c ---- */
 

@@ -83,7 +83,7 @@ static const char waits_query[] =
 
 static struct node node_of(char **columns)
 {
-    return (struct node){{strtoull(columns[0], NULL, 10), strtoull(columns[1], NULL, 10)},
+    return (struct node){{strtoull(columns[0], NULL, 10), strtoull(columns[1], NULL, 10), 0},
                          strtoul(columns[2], NULL, 10)};
 }
 
@@ -176,13 +176,22 @@ static bool read_pairs(struct scan *scan, MYSQL_RES *rows)
     return good;
 }
 
-/* Which statement each thread runs. */
+/* Which statement each thread runs, and since when it waits. A thread of replication has none that
+ * may be ended, and is the last to be chosen. */
 static void note_queries(struct scan *scan, const struct waiting_thread *list, size_t count)
 {
-    for (size_t k = 0; k < count; k++)
-        for (int32_t i = 0; i < scan->graph->transaction_count; i++)
-            if (scan->sessions[i].thread == list[k].thread)
+    struct transaction *transactions = (struct transaction *)graph_transactions(scan->graph);
+    for (size_t k = 0; k < count; k++) {
+        for (int32_t i = 0; i < scan->graph->transaction_count; i++) {
+            if (scan->sessions[i].thread != list[k].thread)
+                continue;
+            transactions[i].begun = list[k].begun;
+            if (list[k].is_replica)
+                transactions[i].weight = UINT64_MAX;
+            else
                 scan->sessions[i].query = list[k].query;
+        }
+    }
 }
 
 bool scan_waits(struct scan *scan)
@@ -216,11 +225,11 @@ bool scan_end_wait(const struct scan *scan, int32_t victim)
 {
     const struct session *session = &scan->sessions[victim];
     char sql[64];
+    bool is_ordered;
     if (session->thread == 0 || session->query == 0 || !victims_add(session->thread))
         return false;
-    snprintf(sql, sizeof sql, "KILL QUERY ID %llu", session->query);
-    if (run(sql))
-        return true;
-    victims_remove(session->thread);
-    return false;
+    snprintf(sql, sizeof sql, "KILL SOFT QUERY ID %llu", session->query);
+    is_ordered = run(sql);
+    victims_settle(session->thread, is_ordered);
+    return is_ordered;
 }

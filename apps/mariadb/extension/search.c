@@ -1,5 +1,5 @@
 /* The detector's task: finds the cycles in the graph of waits, and chooses a victim of each: the
- * transaction of the least weight, the youngest of several. It then searches on without the victim.
+ * transaction that InnoDB would take. It then searches on without the victim.
  */
 #include "graph.h"
 
@@ -30,14 +30,39 @@ static void push(const void *bytes, size_t size)
     }
 }
 
+/* The position of the cycle, its last wait being 0, after which InnoDB begins to compare: where its
+ * search for the cycle, Brent's, has met itself. */
+static int32_t meeting_point(int32_t length)
+{
+    int32_t slow = 0, fast = 0;
+    for (int64_t power = 1, steps = 1;; steps++) {
+        fast = (fast + 1) % length;
+        if (fast == slow)
+            return fast;
+        if (steps == power) {
+            power *= 2;
+            steps = 0;
+            slow = fast;
+        }
+    }
+}
+
+/* As InnoDB: the least weight; of several the one whose wait has closed the cycle, else the first
+ * in InnoDB's order. */
 static int32_t choose_victim(const struct search *s)
 {
     const struct transaction *all = graph_transactions(s->graph);
-    int32_t victim = s->cycle->members[0];
-    for (int32_t i = 1; i < s->cycle->length; i++) {
-        const struct transaction *a = &all[s->cycle->members[i]], *b = &all[victim];
-        if (a->weight < b->weight || (a->weight == b->weight && a->id > b->id))
-            victim = s->cycle->members[i];
+    const int32_t length = s->cycle->length, *members = s->cycle->members;
+    int32_t closing = 0, victim, at;
+    for (int32_t i = 1; i < length; i++)
+        if (all[members[i]].begun > all[members[closing]].begun)
+            closing = i;
+    at = (closing + meeting_point(length)) % length;
+    victim = members[closing];
+    for (int32_t i = 0; i < length; i++) {
+        at = (at + 1) % length;
+        if (all[members[at]].weight < all[victim].weight)
+            victim = members[at];
     }
     return victim;
 }

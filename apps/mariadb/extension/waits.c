@@ -24,6 +24,7 @@ struct scheduler {
 };
 extern struct scheduler *thread_scheduler, *extra_thread_scheduler;
 extern unsigned long long thd_query_id(const MYSQL_THD thd);
+extern bool thd_is_slave(const MYSQL_THD thd);
 
 /* A wait that ends within this time, microseconds, is not worth a scan. */
 #define GRACE_US 1000
@@ -58,7 +59,7 @@ static void note_begin(MYSQL_THD thd, int type)
     if (type != THD_WAIT_ROW_LOCK)
         return;
     pthread_mutex_lock(&lock);
-    self.about = (struct waiting_thread){thd_get_thread_id(thd), thd_query_id(thd)};
+    self.about = (struct waiting_thread){thd_get_thread_id(thd), thd_query_id(thd), begun_count + 1, thd_is_slave(thd)};
     if (!self.link || self.start != starts) {
         self.start = starts;
         self.next = waiters;
