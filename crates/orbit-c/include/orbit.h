@@ -360,7 +360,7 @@ enum orbit_engine {
      * program of which a thread writes with SIGSEGV blocked; an area that is destroyed leaves a bit
      * for each of its pages behind, and 100 bytes, for good */
     ORBIT_ENGINE_MPROTECT = 5,
-    /* The area's memory is a file that orbits map too: a call sends nothing and takes some 50 us
+    /* The area's memory is a file that orbits map too: a call sends nothing and takes about 0.1 ms
      * whatever the size, and there is one copy of what neither side has written since. Linux 5.13,
      * 6.7 to be fast. Only when asked for:
      * - What main wrote during calls is merged at the next call that finds none in flight, if main

@@ -34,7 +34,7 @@ pub enum Engine {
     /// and a thread that writes must not have SIGSEGV blocked: the kernel ends the program then.
     /// Only when asked for.
     Mprotect,
-    /// The area's memory is a file that orbits map too: a call sends nothing and takes some 50 us
+    /// The area's memory is a file that orbits map too: a call sends nothing and takes about 0.1 ms
     /// whatever the size, main and its orbits have one copy of what neither has written since, and
     /// the kernel copies the pages that main writes. Needs Linux 5.13, or 6.7 to be fast. Only when
     /// asked for, since it asks for more:

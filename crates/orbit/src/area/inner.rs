@@ -29,6 +29,8 @@ const HUGE: Bytes = Bytes::new(2 << 20);
 /// huge page; smaller steps split them, and cost the same as without. A small area gains nothing
 /// that would pay for its first page becoming 2 MiB.
 const HUGE_FROM: Bytes = Bytes::new(32 << 20);
+/// What a page table of the second level maps.
+const ALIKE: Bytes = Bytes::new(1 << 30);
 /// Up to this many pages, it is not worth asking which of them were touched.
 const FEW_PAGES: Pages = Pages::new(16);
 
@@ -147,14 +149,15 @@ impl AreaInner {
     /// expected to be used.
     pub(super) fn carve(name: String, size: Bytes, limit: Bytes, asked: Engine) -> Result<Arc<Self>> {
         let window = window()?;
-        let base = window.take(limit)?;
+        let is_shared = asked == Engine::Share;
+        // Page tables move by 1 GiB at a time then: 2 GiB in 85 us, not 425.
+        let base = if is_shared && limit >= ALIKE { window.take_aligned(limit, ALIKE) } else { window.take(limit) }?;
         // SAFETY: the window just gave this range to us, and nothing else uses it.
         if let Err(error) = unsafe { map::protect(base.get(), limit.get(), libc::PROT_READ | libc::PROT_WRITE) } {
             Self::uncarve(window, base, limit);
             let doing = format!("making {} of memory accessible for area \"{name}\"", human(limit));
             return Err(Error::system(doing, error));
         }
-        let is_shared = asked == Engine::Share;
         if is_shared {
             super::forks::watch();
         }

@@ -134,7 +134,14 @@ impl Window {
     /// # Errors
     /// `Full` when no free range is long enough.
     pub(crate) fn take(&self, bytes: Bytes) -> Result<Address> {
-        let align = if bytes >= HUGE { HUGE } else { Bytes::new(map::page_size()) };
+        self.take_aligned(bytes, if bytes >= HUGE { HUGE } else { Bytes::new(map::page_size()) })
+    }
+
+    /// The same at a multiple of `align`, a power of two and whole pages.
+    ///
+    /// # Errors
+    /// As [`Window::take`].
+    pub(crate) fn take_aligned(&self, bytes: Bytes, align: Bytes) -> Result<Address> {
         let mut free = self.free.lock().unwrap_or_else(PoisonError::into_inner);
         let room = Self::room(bytes);
         let found = free.iter().find_map(|(&start, &len)| {
@@ -207,6 +214,10 @@ mod tests {
             taken.push((first, bytes));
         }
         assert!(window.take(times(64)).is_err());
+        let (first, bytes) = (window.take_aligned(page, times(8)).unwrap(), page);
+        assert!(first.is_multiple_of(times(8)));
+        assert!(taken.iter().all(|&(other, len)| first >= other + len + page || other >= first + bytes + page));
+        taken.push((first, bytes));
         for (first, bytes) in taken {
             window.release_range(first, bytes);
         }

@@ -9,7 +9,7 @@
 //!
 //! To *flip* moves page tables: those of the area away, then the private ones in. The second step
 //! is the snapshot's moment: until then a write still reaches the memfd, from then on the memfd
-//! stands still, and is the snapshot. It takes some 50 us, whatever the size. To *merge* copies
+//! stands still, and is the snapshot. It takes about 0.1 ms, whatever the size. To *merge* copies
 //! main's private pages into the memfd and moves the shared tables back; a write beside it would be
 //! lost, so whoever merges knows that nothing writes.
 //!
