@@ -36,7 +36,8 @@ outside:
 	@scripts/packages.sh build
 	@outside/run.py --install
 	cargo build --release -p orbit-cli
-	@outside/run.py --json target/outside.jsonl --page docs/compatibility.md
+	@outside/faults.py --json target/outside-faults.jsonl
+	@outside/run.py --json target/outside.jsonl --faults target/outside-faults.jsonl --page docs/compatibility.md
 
 bench:
 	@scripts/bench.sh

@@ -39,6 +39,7 @@ class Program:
     limit: int = 60  # seconds for each of start, workload and stop
     ordinary: bool = False  # runs as an ordinary user, since it does not as root
     short: bool = False  # in the short form as well
+    faults: dict = field(default_factory=dict)  # keep, client, poison: see faults.py
 
     def is_server(self):
         return bool(self.ready)

@@ -66,8 +66,9 @@ class Watch(Bare):
     def trouble(self):
         events = events_of(self.path("events"))
         for event in events:
-            if event["event"] in ("hang", "action", "trouble"):
-                said = event.get("why") or event.get("did") or event.get("text")
+            # An event `trouble` says what cannot be seen, and accuses nobody.
+            if event["event"] in ("hang", "action"):
+                said = event.get("why") or event.get("did")
                 return f"false alarm: {event['event']} ({event.get('sure', '')}): {said}"
         if not any(event["event"] == "joined" for event in events):
             return "the program was never joined"

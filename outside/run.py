@@ -4,6 +4,7 @@
     outside/run.py                     all programs, all columns; writes target/outside.json
     outside/run.py --short             the short form, as `make test` has it
     outside/run.py redis --columns keep,hijack
+    outside/run.py redis --onto target/outside.jsonl --json target/outside.jsonl --page docs/compatibility.md
     outside/run.py --list
 
 Needs the command (`--orbit`, else target/release/orbit) and the programs, which `outside/run.py --install` installs. A cell
@@ -39,7 +40,9 @@ def arguments():
     parser.add_argument("--columns", default=",".join(catalogue.COLUMNS), help="separated by commas")
     parser.add_argument("--orbit", default=os.path.join(TOP, "target/release/orbit"), help="the command")
     parser.add_argument("--json", default="", help="where the cells go, one a line")
+    parser.add_argument("--onto", default="", help="a file of --json: its cells stay where they are not run again")
     parser.add_argument("--page", default="", help="writes the page for users to this file")
+    parser.add_argument("--faults", default="", help="a file of `outside/faults.py --json`, for the page")
     parser.add_argument("--install", action="store_true", help="installs the packages, and runs nothing")
     parser.add_argument("--list", action="store_true", help="lists the programs, and runs nothing")
     parser.add_argument("--row", nargs=2, metavar=("ROOT", "PROGRAM"), help=argparse.SUPPRESS)
@@ -113,6 +116,20 @@ def rows(options, programs, columns, root):
     return done
 
 
+def lines_of(path):
+    """What the lines of a file of JSON say; nothing where there is no file."""
+    if not path:
+        return []
+    with open(path, encoding="utf-8") as file:
+        return [json.loads(line) for line in file]
+
+
+def merged(path, done):
+    """The cells of an earlier run, with those of this one in their place."""
+    cells_by_key = {(cell["program"], cell["column"]): cell for cell in [*lines_of(path), *done]}
+    return list(cells_by_key.values())
+
+
 def poor_columns(done):
     """A sentence for each column that refuses, or proves nothing of, more programs than it may."""
     for column in catalogue.COLUMNS:
@@ -148,11 +165,13 @@ def main():
     with tempfile.TemporaryDirectory(prefix="orbit-outside.", ignore_cleanup_errors=True) as root:
         prepare(root, options.orbit)
         done = rows(options, programs, columns, root)
+    if options.onto:
+        done = merged(options.onto, done)
     if options.json:
         with open(options.json, "w", encoding="utf-8") as file:
             file.writelines(json.dumps(cell) + "\n" for cell in done)
     if options.page:
-        page.write(done, options.page)
+        page.write(done, lines_of(options.faults), options.page)
     states = [cell["state"] for cell in done]
     poor = list(poor_columns(done))
     for sentence in poor:

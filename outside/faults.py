@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""What crashes cost: servers of the catalogue under `orbit keep`, and with a restart after `kill -9` as the control.
+
+    outside/faults.py [--orbit FILE] [--seconds N] [PROGRAM...]
+
+A program takes part if its file has a table [faults]: `keep` (options of `orbit keep`), `client` (a command that uses the server
+for @SECONDS@ seconds through crashes and prints counts as JSON) and `poison` (words for the client that make it send the
+input that kills). Kinds: a fatal signal from outside, an abort, a poison input, pointers of the program's data that are
+set to zero. Each happens once a second. The data check of the catalogue runs at the end, after an ordinary stop.
+
+Fails if under `keep` nothing crashed, an answer was wrong, lost, doubled or foreign, if the data check fails, or if the server is gone;
+what the control lost stands beside it. What a pointer set to zero does before the crash is the program's own doing: of
+that kind only a server that is gone counts as failed, in the control too.
+"""
+
+import argparse
+import json
+import os
+import random
+import signal
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+
+import catalogue
+import cells
+import conditions
+import processes
+import run
+
+KINDS = ("signal", "abort", "poison", "pointer")
+POINTERS = 8  # that are set to zero at once
+HARM = ("wrong", "lost", "doubled", "foreign")
+
+
+def zero_pointers(pid, source):
+    """Sets to zero some words of the program's own data that point into its heap: one alone is seldom used at once."""
+    maps = [line.split() for line in open(f"/proc/{pid}/maps", encoding="utf-8")]
+    program = os.readlink(f"/proc/{pid}/exe")
+    ranges = [(parts, *(int(each, 16) for each in parts[0].split("-"))) for parts in maps]
+    heap = [(low, high) for parts, low, high in ranges if parts[1] == "rw-p" and (parts[5:] or ["[heap]"])[0] == "[heap]"]
+    data = [(low, high) for parts, low, high in ranges if parts[-1] == program and parts[1].startswith("rw")]
+    # What the program's file leaves to be zero at the start is a mapping without a name behind its data.
+    ends = {high for _, high in data}
+    data += [(low, high) for parts, low, high in ranges if low in ends and len(parts) == 5]
+    with open(f"/proc/{pid}/mem", "r+b", buffering=0) as memory:
+        found = []
+        for low, high in data:
+            memory.seek(low)
+            words = memory.read(high - low)
+            for at, (word,) in enumerate(struct.iter_unpack("<Q", words[: len(words) // 8 * 8])):
+                if any(start <= word < end for start, end in heap):
+                    found.append(low + at * 8)
+        for at in source.sample(found, min(len(found), POINTERS)):
+            memory.seek(at)
+            memory.write(bytes(8))
+
+
+def server_of(running, program):
+    """The server's process: the started one, or the one that the keeper started."""
+    names = {os.path.basename(program.command[0])[:15]}
+    return next((pid for pid, name in sorted(processes.below(running.pid).items()) if name in names), running.pid)
+
+
+def start(place, wrap):
+    argv = [place.filled(part) for part in place.program.command]
+    paths = [os.path.join(place.logs, name) for name in ("stdout", "stderr")]
+    running = processes.Running([*wrap, *argv], place.scratch, place.env, *paths)
+    limit = time.monotonic() + 30
+    while not place.is_ready():
+        if running.has_exited(0.02) or time.monotonic() > limit:
+            raise RuntimeError(f"{place.program.name} does not become ready")
+    return running
+
+
+def experiment(place, kind, is_kept, seconds):
+    """One row: what the client counted, the data check, how often the server crashed and had to be restarted."""
+    program, source = place.program, random.Random(7)
+    place.make()
+    events = os.path.join(place.logs, "events")
+    options = ["-q", "--every", "200ms", "--events", events, *program.faults.get("keep", [])]
+    wrap = [place.orbit, "keep", *options, "--"] if is_kept else []
+    running = start(place, wrap)
+    client = place.filled(program.faults["client"]).replace("@SECONDS@", str(seconds))
+    if kind == "poison" and is_kept:
+        client += " " + program.faults["poison"]
+    user = subprocess.Popen(["/bin/sh", "-c", client], cwd=place.scratch, env=place.env, stdout=subprocess.PIPE)
+    end, crashes, restarts = time.monotonic() + seconds - 1, 0, 0
+    while time.monotonic() < end:
+        if running.has_exited(1.0):
+            running.status()
+            if is_kept:
+                break
+            restarts += 1
+            running = start(place, wrap)
+        elif kind != "poison" or not is_kept:
+            pid = server_of(running, program) if is_kept else running.pid
+            crashes += 1
+            if not is_kept:
+                os.kill(pid, signal.SIGKILL)
+            elif kind == "pointer":
+                zero_pointers(pid, source)
+            else:
+                os.kill(pid, signal.SIGSEGV if kind == "signal" else signal.SIGABRT)
+    output, _ = user.communicate()
+    row = {"program": program.name, "kind": kind, "kept": is_kept, "crashes": crashes, "restarts": restarts}
+    row |= json.loads(output)
+    if not is_kept and running.has_exited():
+        running.status()
+        running = start(place, wrap)
+    row["gone"] = running.has_exited()
+    if not row["gone"]:
+        cells.ask_to_stop(place, running, cells.STOP_SECONDS)
+    processes.end_all()
+    if is_kept:
+        row["crashes"] = sum(event["event"] == "crash" for event in conditions.events_of(events))
+    status, text = processes.run_shell(place.filled(program.data or "true"), place.scratch, place.env, 60)
+    row["data"] = "right" if status == 0 else f"wrong: {text.strip().splitlines()[-1:]}"
+    return row
+
+
+def has_failed(row):
+    if row["kept"] and row["kind"] != "pointer":
+        return not row["crashes"] or row["gone"] or row["data"] != "right" or any(row[name] for name in HARM)
+    return row["gone"]
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("programs", nargs="*")
+    parser.add_argument("--orbit", default=os.path.join(run.TOP, "target/release/orbit"))
+    parser.add_argument("--json", default="", help="where the rows go, one a line")
+    parser.add_argument("--seconds", type=int, default=10)
+    options = parser.parse_args()
+    processes.adopt_orphans()
+    programs = [
+        each for each in catalogue.load()
+        if each.faults and (not options.programs or each.name in options.programs) and not each.missing()
+    ]
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="orbit-faults.", ignore_cleanup_errors=True) as root:
+        run.prepare(root, options.orbit)
+        for program in programs:
+            place = cells.Place(root, program, os.path.join(root, "orbit"))
+            for kind, is_kept in [("kill -9, restart", False), *((kind, True) for kind in KINDS)]:
+                try:
+                    row = experiment(place, kind, is_kept, options.seconds)
+                finally:
+                    processes.end_all()
+                row["has_failed"] = has_failed(row)
+                rows.append(row)
+                print(json.dumps(row), "FAILED" if row["has_failed"] else "", flush=True)
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            file.writelines(json.dumps(row) + "\n" for row in rows)
+    failed = sum(row["has_failed"] for row in rows)
+    print(f"{len(rows) - failed} passed, {failed} failed, 0 skipped")
+    sys.exit(failed > 0)
+
+
+if __name__ == "__main__":
+    main()
