@@ -98,6 +98,16 @@ struct orbit_area *const *areas_now(size_t *number)
     return areas;
 }
 
+uint64_t areas_size(void)
+{
+    const struct orbit_jemalloc_region *regions;
+    size_t all = arena_regions(&regions);
+    uint64_t size = data_end - data_start;
+    for (size_t i = 0; i < all; i++)
+        size += regions[i].size;
+    return size;
+}
+
 bool is_in_program(const void *address)
 {
     return (uintptr_t)address >= program_start && (uintptr_t)address < program_end;

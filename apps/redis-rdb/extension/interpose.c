@@ -4,6 +4,7 @@
  *   pipe2           shows where Redis keeps the descriptors by which a child reports
  *   fork            in a background save to disk: a call of the orbit in its place
  *   waitpid         any child: the end of that call, as a child's
+ *   kill            reaches the process that makes the save
  *   pthread_create  Redis' threads allocate from our arena too
  */
 #define _GNU_SOURCE
@@ -13,6 +14,7 @@
 #include <errno.h>
 #include <execinfo.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -62,9 +64,19 @@ EXPORT pid_t waitpid(pid_t pid, int *status, int options)
             *status = how;
         return ended;
     }
-    ended = next(pid, status, options);
+    ended = next(pid, status ? status : &how, options);
+    if (ours && ended > 0)
+        return save_known_as(ended, status ? *status : how);
     /* It has a child that has not ended: the save. */
     return ours && ended < 0 && errno == ECHILD ? 0 : ended;
+}
+
+EXPORT int kill(pid_t pid, int signal)
+{
+    static int (*next)(pid_t, int);
+    if (!next)
+        *(void **)&next = real("kill");
+    return next(is_in_program(__builtin_return_address(0)) ? save_meant_by(pid) : pid, signal);
 }
 
 EXPORT int pipe2(int descriptors[2], int flags)

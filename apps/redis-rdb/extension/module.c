@@ -23,6 +23,8 @@ struct event {
 #define OK 0
 #define ERR 1
 #define API_VERSION 1
+/* Of RedisModule_CallReplyType. */
+#define REPLY_ARRAY 3
 /* Of RedisModuleEvent_CronLoop, RedisModuleEvent_EventLoop (before it sleeps) and
  * RedisModuleEvent_Config. */
 #define EVENT_CRON 8
@@ -43,12 +45,17 @@ static int (*reply_status)(struct context *, const char *);
 static const char *(*string_bytes)(const struct string *, size_t *);
 static struct reply *(*call)(struct context *, const char *name, const char *format, ...);
 static struct reply *(*reply_element)(struct reply *, size_t);
+static size_t (*reply_length)(struct reply *);
+static int (*reply_type)(struct reply *);
+static struct context *(*make_context)(struct context *);
 static const char *(*reply_bytes)(struct reply *, size_t *);
 static void (*free_reply)(struct reply *);
 static int (*server_version)(void);
 static int (*subscribe)(struct context *, struct event, on_event);
 
 static bool faults_permitted;
+/* For commands outside of a command of ours. */
+static struct context *own_context;
 
 void module_log(const char *level, const char *text)
 {
@@ -70,6 +77,9 @@ static bool find_api(struct context *ctx)
         {"RedisModule_StringPtrLen", &string_bytes},
         {"RedisModule_Call", &call},
         {"RedisModule_CallReplyArrayElement", &reply_element},
+        {"RedisModule_CallReplyLength", &reply_length},
+        {"RedisModule_CallReplyType", &reply_type},
+        {"RedisModule_GetDetachedThreadSafeContext", &make_context},
         {"RedisModule_CallReplyStringPtr", &reply_bytes},
         {"RedisModule_FreeCallReply", &free_reply},
         {"RedisModule_GetServerVersion", &server_version},
@@ -100,6 +110,28 @@ static bool read_file_name(struct context *ctx)
     return bytes != NULL;
 }
 
+bool module_is_alone(void)
+{
+    struct reply *list = call(own_context, "MODULE", "c", "LIST");
+    /* In the list is this module itself. */
+    bool is_alone = list && reply_type(list) == REPLY_ARRAY && reply_length(list) == 1;
+    if (list)
+        free_reply(list);
+    return is_alone;
+}
+
+bool module_has_waiting_replica(void)
+{
+    static const char state[] = "state=wait_bgsave";
+    struct reply *info = call(own_context, "INFO", "c", "replication");
+    size_t length = 0;
+    const char *bytes = info ? reply_bytes(info, &length) : NULL;
+    bool waits = !bytes || memmem(bytes, length, state, sizeof state - 1) != NULL;
+    if (info)
+        free_reply(info);
+    return waits;
+}
+
 static void on_config(struct context *ctx, struct event event, uint64_t what, void *data)
 {
     (void)event, (void)what, (void)data;
@@ -112,6 +144,8 @@ static void on_loop(struct context *ctx, struct event event, uint64_t what, void
     (void)ctx, (void)data;
     if (event.id == EVENT_CRON || what == EVENT_LOOP_BEFORE_SLEEP)
         save_sync_ahead();
+    if (event.id == EVENT_CRON)
+        save_note_names();
 }
 
 static int info(struct context *ctx)
@@ -119,12 +153,14 @@ static int info(struct context *ctx)
     char text[2048];
     int first_line = (int)strcspn(save_last_failure, "\n");
     int length = snprintf(text, sizeof text,
-                          "orbit_pid:%d\nsaves:%" PRIu64 "\nfailed:%" PRIu64 "\nforks:%" PRIu64 "\ncall_usec:%" PRIu64
+                          "orbit_pid:%d\nsaves:%" PRIu64 "\nfailed:%" PRIu64 "\nagain:%" PRIu64 "\nkilled:%" PRIu64
+                          "\nforks:%" PRIu64 "\ncall_usec:%" PRIu64
                           "\nareas:%" PRIu64 "\npages:%" PRIu64 "\nsyncs:%" PRIu64 "\nsync_usec:%" PRIu64
                           "\nsaving:%d\nlast_failure:%.*s\n",
-                          save_orbit_pid(), save_counters.saves, save_counters.failed, save_counters.forks,
-                          save_counters.call_us, save_counters.areas, save_counters.pages, save_counters.syncs,
-                          save_counters.sync_us, save_is_pending(), first_line, save_last_failure);
+                          save_orbit_pid(), save_counters.saves, save_counters.failed, save_counters.again,
+                          save_counters.killed, save_counters.forks, save_counters.call_us, save_counters.areas,
+                          save_counters.pages, save_counters.syncs, save_counters.sync_us, save_is_pending(),
+                          first_line, save_last_failure);
     return reply_verbatim(ctx, text, (size_t)length);
 }
 
@@ -133,11 +169,11 @@ static int order_fault(struct context *ctx, const char *kind)
     int32_t fault = fault_by_name(kind, "abort");
     if (!faults_permitted)
         return reply_error(ctx, "ERR faults are not permitted: load the module with faults yes");
-    if (fault != FAULT_NONE && fault != FAULT_LIE) {
+    if (fault != FAULT_NONE) {
         save_set_fault(fault);
         return reply_status(ctx, "OK");
     }
-    return reply_error(ctx, "ERR faults: segv, hang, recursion, abort, memory, kill");
+    return reply_error(ctx, "ERR faults: segv, hang, recursion, abort, memory, kill, lie");
 }
 
 static int orbit_rdb_command(struct context *ctx, struct string **words, int count)
@@ -147,7 +183,8 @@ static int orbit_rdb_command(struct context *ctx, struct string **words, int cou
         return info(ctx);
     if (count == 3 && strcasecmp(sub, "FAULT") == 0)
         return order_fault(ctx, string_bytes(words[2], NULL));
-    return reply_error(ctx, "ERR usage: ORBIT.RDB INFO, or ORBIT.RDB FAULT segv|hang|recursion|abort|memory|kill");
+    return reply_error(ctx, "ERR usage: ORBIT.RDB INFO, or ORBIT.RDB FAULT "
+                            "segv|hang|recursion|abort|memory|kill|lie");
 }
 
 static int refuse(struct context *ctx, const char *why)
@@ -167,7 +204,7 @@ static bool take_setting(const char *name, const char *value)
     else if (strcasecmp(name, "sync") == 0)
         save_settings.syncs = is_yes;
     else if (strcasecmp(name, "memory") == 0 && is_number)
-        save_settings.memory_mb = (unsigned)number;
+        save_settings.memory_mb = (unsigned)number, save_settings.is_memory_given = true;
     else if (strcasecmp(name, "deadline") == 0 && is_number)
         save_settings.deadline_s = (unsigned)number;
     else
@@ -191,11 +228,14 @@ __attribute__((visibility("default"))) int RedisModule_OnLoad(struct context *ct
         return refuse(ctx, "Redis must be started with this library in LD_PRELOAD, and use jemalloc");
     if (!read_file_name(ctx))
         return refuse(ctx, "CONFIG GET dbfilename gives no answer");
+    own_context = make_context(ctx);
+    if (!own_context)
+        return refuse(ctx, "Redis gives no context");
     /* Loads what the unwinder needs, before the first save does. */
     backtrace(frames, 2);
     /* What orbits allocate must not lie in memory that is shown to them. */
     arena_leave(true);
-    is_ready = areas_init() && save_init();
+    is_ready = again_init() && areas_init() && save_init();
     arena_leave(false);
     if (!is_ready)
         return refuse(ctx, orbit_last_error());

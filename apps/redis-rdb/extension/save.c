@@ -25,6 +25,8 @@ char save_last_failure[1200] = "none";
 /* Redis 7.0's; module.c checks the version. */
 static int (*rdb_save)(int requirements, char *file, void *info);
 static void *(*rdb_populate_save_info)(void *info);
+static unsigned long long (*count_all_keys)(void);
+static unsigned long (*count_libraries)(void);
 /* More than its rdbSaveInfo has. */
 #define SAVE_INFO_SIZE 512
 
@@ -32,13 +34,22 @@ struct save_args {
     int *pipe; /* in the program's data: numbers of descriptors that are others here; NULL: not known */
     int32_t fault;
     int32_t reserved;
+    uint64_t keys, libraries; /* that Redis has at the call: the snapshot must have as many */
     char directory[PATH_MAX];
     char file[NAME_MAX + 1];
 };
 
 static struct orbit *orbit;
 static struct orbit_future *future;
+/* Of the save that is pending. */
 static pid_t pending_pid;
+static struct save_args pending_args;
+static bool is_killed; /* by Redis */
+/* The last crash, until its functions are named, or it is this time. */
+static struct orbit_future *crashed;
+static uint64_t names_until_us;
+#define NAMES_US 10000000
+static uint64_t limit_for; /* size of the areas that the orbit's limit of memory was set for */
 static int *report_pipe;
 static char file_name[NAME_MAX + 1];
 static int32_t next_fault;
@@ -49,20 +60,43 @@ static unsigned failures;
 
 /* ---- the task ---- */
 
+/* The task's result where the snapshot is not what Redis has. */
+#define SNAPSHOT_DIFFERS (-1)
+
+/* In the directory of the call. 0, or an errno. */
+static int write_file(const struct save_args *args)
+{
+    uint64_t info[SAVE_INFO_SIZE / sizeof(uint64_t)] = {0};
+    if (chdir(args->directory) != 0)
+        return errno;
+    errno = 0;
+    if (rdb_save(0, (char *)args->file, rdb_populate_save_info(info)) == 0)
+        return 0;
+    return errno ? errno : EIO;
+}
+
 /* In the orbit. What it writes to Redis' data is its own, and gone with the call. */
 static long save_task(void *store, void *raw)
 {
     struct save_args *args = raw;
-    uint64_t info[SAVE_INFO_SIZE / sizeof(uint64_t)] = {0};
+    int error;
     (void)store;
     do_fault(args->fault);
     if (args->fault == FAULT_ABORT)
         abort();
     if (args->pipe)
         args->pipe[0] = args->pipe[1] = -1;
-    if (chdir(args->directory) != 0)
-        return errno;
-    return rdb_save(0, args->file, rdb_populate_save_info(info)) == 0 ? 0 : EIO;
+    if (count_all_keys() + (args->fault == FAULT_LIE) != args->keys || count_libraries() != args->libraries)
+        return SNAPSHOT_DIFFERS;
+    error = write_file(args);
+    /* An orbit without work keeps no file system busy. */
+    return chdir("/") != 0 && error == 0 ? errno : error;
+}
+
+/* In a child of Redis. */
+static int save_in_child(const void *args)
+{
+    return write_file(args);
 }
 
 /* ---- in Redis ---- */
@@ -74,9 +108,11 @@ bool save_init(void)
     task.options.deadline_us = (uint64_t)save_settings.deadline_s * 1000000;
     *(void **)&rdb_save = dlsym(RTLD_DEFAULT, "rdbSave");
     *(void **)&rdb_populate_save_info = dlsym(RTLD_DEFAULT, "rdbPopulateSaveInfo");
+    *(void **)&count_all_keys = dlsym(RTLD_DEFAULT, "dbTotalServerKeyCount");
+    *(void **)&count_libraries = dlsym(RTLD_DEFAULT, "functionsLibNum");
     /* Redis does not wait for an orbit that is down: it forks. */
     task.options.down_wait_us = 1000;
-    return rdb_save && rdb_populate_save_info && orbit_init() == 0 &&
+    return rdb_save && rdb_populate_save_info && count_all_keys && count_libraries && orbit_init() == 0 &&
            (orbit = orbit_create_with(&task.options)) != NULL;
 }
 
@@ -103,7 +139,7 @@ int save_orbit_pid(void)
 
 bool save_is_pending(void)
 {
-    return future != NULL;
+    return future != NULL || again_child() != 0;
 }
 
 static uint64_t microseconds(clockid_t clock)
@@ -233,6 +269,19 @@ void save_sync_ahead(void)
 
 /* ---- begin and end of a save ---- */
 
+/* A save needs a buffer for its largest value, compressed: at most as much as Redis has in all. */
+static bool set_limit(void)
+{
+    uint64_t size = areas_size();
+    struct orbit_limits limits = task_limits(((uint64_t)save_settings.memory_mb << 20) + size);
+    if (save_settings.is_memory_given || size == limit_for)
+        return true;
+    if (orbit_set_limits(orbit, &limits) < 0)
+        return false;
+    limit_for = size;
+    return true;
+}
+
 pid_t save_begin(void)
 {
     struct save_args args = {0};
@@ -240,11 +289,16 @@ pid_t save_begin(void)
     uint64_t began = now_us(), pages;
     size_t count;
     pid_t pid = save_orbit_pid();
+    args.keys = count_all_keys();
+    args.libraries = count_libraries();
     args.fault = next_fault;
     args.pipe = report_pipe;
     snprintf(args.file, sizeof args.file, "%s", file_name);
-    if (!orbit || future)
+    if (!orbit || save_is_pending())
         return -1;
+    /* What a module keeps in variables of its own is in no area. */
+    if (!module_is_alone())
+        return fork_instead("another module is loaded");
     if (pid == 0)
         return fork_instead("the orbit is being started again");
     if (!getcwd(args.directory, sizeof args.directory))
@@ -254,7 +308,7 @@ pid_t save_begin(void)
         return fork_instead("the orbit failed in two saves in a row");
     }
     areas = areas_now(&count);
-    if (!areas)
+    if (!areas || !set_limit())
         return fork_instead(orbit_last_error());
     /* It does nothing, and has ended but for the moment after it was made. */
     sync_has_ended(2000);
@@ -264,6 +318,8 @@ pid_t save_begin(void)
         return fork_instead(orbit_last_error());
     next_fault = FAULT_NONE;
     pending_pid = pid;
+    pending_args = args;
+    is_killed = false;
     save_counters.saves++;
     save_counters.areas = count;
     save_counters.pages = pages_sent() - pages;
@@ -284,31 +340,121 @@ static int status_of(int error, const struct orbit_outcome *outcome)
     return SIGKILL;
 }
 
-bool save_ended(pid_t *pid, int *status)
+/* Notes a failure; why may have several lines. */
+static void note_failure(const char *why)
 {
-    struct orbit_outcome outcome;
-    int error = orbit_future_poll(future, &outcome);
-    if (error == -EINPROGRESS)
-        return false;
-    orbit_future_free(future);
-    future = NULL;
-    *pid = pending_pid;
-    *status = status_of(error, &outcome);
-    failures = error < 0 ? failures + 1 : 0;
-    if (error < 0) {
-        save_counters.failed++;
-        snprintf(save_last_failure, sizeof save_last_failure, "%s", outcome.text);
-        module_log("warning", save_last_failure);
-    } else if (outcome.value != 0) {
-        save_counters.failed++;
-        snprintf(save_last_failure, sizeof save_last_failure, "rdbSave: %s", strerror((int)outcome.value));
-    } else {
+    snprintf(save_last_failure, sizeof save_last_failure, "%s", why);
+    module_log("warning", save_last_failure);
+}
+
+/* The status that Redis gets of a save that has failed in the orbit; -1: none yet, a child makes
+ * the save again. */
+static int recover(int failed)
+{
+    if (module_has_waiting_replica()) {
+        /* What Redis takes for its own kill: the replica asks anew, and writes are not refused. */
+        module_log("warning", "a replica waited for this save: it will ask again");
+        return SIGUSR1;
+    }
+    if (!again_begin(pending_pid, save_in_child, &pending_args)) {
+        module_log("warning", "it could not be made again: fork failed");
+        return failed;
+    }
+    save_counters.again++;
+    module_log("warning", "this save is made again by a fork");
+    return -1;
+}
+
+/* Takes the end of the call. As recover. */
+static int take_end(int error, const struct orbit_outcome *outcome)
+{
+    if (is_killed && error < 0) {
+        save_counters.killed++;
+        return SIGUSR1;
+    }
+    if (error == 0 && outcome->value == 0) {
+        failures = 0;
         ahead.synced = save_counters.areas;
         ahead.pid = pending_pid;
+        return 0;
     }
+    save_counters.failed++;
+    failures = error < 0 ? failures + 1 : 0;
+    if (error == 0 && outcome->value == SNAPSHOT_DIFFERS)
+        note_failure("the snapshot has not the keys that Redis has");
+    else if (error == 0)
+        note_failure(strerror((int)outcome->value));
+    else
+        note_failure(outcome->text);
+    return recover(status_of(error, outcome));
+}
+
+static void free_future(void)
+{
+    orbit_future_free(future);
+    future = NULL;
     /* What the supervisor's thread has allocated (the text of a crash) and this one has freed is
      * in this thread's cache, and lies outside of the regions: Redis must not get it for its
      * data. */
     arena_leave(false);
-    return true;
+}
+
+void save_note_names(void)
+{
+    struct orbit_outcome outcome;
+    if (!crashed)
+        return;
+    orbit_future_poll(crashed, &outcome);
+    if (strcmp(outcome.text, save_last_failure) != 0)
+        note_failure(outcome.text);
+    else if (now_us() < names_until_us)
+        return;
+    orbit_future_free(crashed);
+    crashed = NULL;
+    arena_leave(false);
+}
+
+/* Has what it crashed with named later: the functions are being found, and nobody waits. */
+static void keep_crash(void)
+{
+    orbit_future_free(crashed);
+    crashed = future;
+    future = NULL;
+    names_until_us = now_us() + NAMES_US;
+}
+
+bool save_ended(pid_t *pid, int *status)
+{
+    struct orbit_outcome outcome;
+    int error;
+    *pid = pending_pid;
+    if (again_child())
+        return again_ended(status);
+    error = orbit_future_poll(future, &outcome);
+    if (error == -EINPROGRESS)
+        return false;
+    *status = take_end(error, &outcome);
+    if (error < 0 && outcome.kind == ORBIT_CRASHED)
+        keep_crash();
+    else
+        free_future();
+    return *status != -1;
+}
+
+pid_t save_known_as(pid_t reaped, int status)
+{
+    if (reaped != again_child())
+        return reaped;
+    again_forget(status);
+    return pending_pid;
+}
+
+pid_t save_meant_by(pid_t pid)
+{
+    if (pid != pending_pid || !save_is_pending())
+        return pid;
+    if (again_child())
+        return again_child();
+    is_killed = true;
+    return pid;
 }
