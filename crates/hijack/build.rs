@@ -20,6 +20,7 @@ const FLAGS: &[&str] = &[
     "-nostdlib",
     "-static",
     "-no-pie",
+    "-Iexecutive",
     "-Wl,--build-id=none",
     "-Wl,-z,noexecstack",
 ];
@@ -42,6 +43,7 @@ const OBJECT_FLAGS: &[&str] = &[
 
 fn main() {
     println!("cargo::rerun-if-changed=executive");
+    println!("cargo::rerun-if-changed=data/widths.tsv");
     println!("cargo::rerun-if-changed=objects");
     println!("cargo::rerun-if-changed=include");
     let out = std::env::var("OUT_DIR").expect("cargo sets OUT_DIR");
@@ -59,6 +61,9 @@ fn main() {
         .filter(|path| path.extension().is_some_and(|kind| kind == "c" || kind == "S"))
         .collect();
     sources.sort();
+    let widths = Path::new(&out).join("widths.c");
+    std::fs::write(&widths, widths_source()).expect("OUT_DIR can be written");
+    sources.push(widths);
     let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
     let mut command = Command::new(&compiler);
     command.args(FLAGS).args(&sources).arg("-Wl,-T,executive/link.ld").arg("-o").arg(&image);
@@ -66,6 +71,21 @@ fn main() {
     let mut command = Command::new(&compiler);
     command.args(OBJECT_FLAGS).arg("objects/inputs.c").arg("-o").arg(&inputs);
     compile(&compiler, &mut command);
+}
+
+/// The table of `data/widths.tsv` for the executive.
+fn widths_source() -> String {
+    let table = std::fs::read_to_string("data/widths.tsv").expect("the table of widths");
+    let rows = table.lines().filter(|line| !line.starts_with('#')).map(|line| {
+        let words: Vec<&str> = line.split('\t').collect();
+        let [number, _, letters] = words[..] else { panic!("not number, name and letters: {line}") };
+        let bits = |kinds: &str| {
+            letters.bytes().enumerate().map(|(nth, kind)| u8::from(kinds.as_bytes().contains(&kind)) << nth).sum::<u8>()
+        };
+        format!("    [{number}] = {{{}, {}}},\n", bits("iu"), bits("h"))
+    });
+    let rows: String = rows.collect();
+    format!("#include \"block.h\"\nconst struct width call_widths[MAX_CALLS] = {{\n{rows}}};\n")
 }
 
 /// Runs the compiler; what it says becomes cargo's warnings and errors.

@@ -88,6 +88,10 @@ pub struct Args {
     /// Leaves the program's code as it is: each call costs a signal.
     #[arg(long)]
     no_rewrite: bool,
+    /// Runs a program without its rules where these cannot be had: its host has exited, or it left
+    /// the IPC namespace. Else such a program does not run (status 120).
+    #[arg(long)]
+    fail_open: bool,
     /// Lets io_uring pass, whose operations are not seen.
     #[arg(long)]
     allow_io_uring: bool,
@@ -168,6 +172,7 @@ pub fn run(args: &Args) -> out::Done {
         lossy: args.lossy,
         no_rewrite: args.no_rewrite,
         io_uring: args.allow_io_uring,
+        fail_open: args.fail_open,
         speed: speed(args)?,
         jump: jump(args)?,
         rules: rules(args)?,
@@ -259,6 +264,9 @@ fn summary(args: &Args, to: &mut impl Write, outcome: &Outcome) -> io::Result<()
     if failures > 0 && !args.json {
         let (faults, loops) = (outcome.object_faults, outcome.object_loops);
         writeln!(to, "orbit: the policy object faulted {faults} times and exceeded its CPU time {loops} times")?;
+    }
+    if outcome.crowded > 0 && !args.json {
+        writeln!(to, "orbit: {} calls came from more than 8192 sites, and cost a signal each", outcome.crowded)?;
     }
     if outcome.setuid > 0 && !args.json {
         let count = outcome.setuid;

@@ -10,7 +10,7 @@
 
 #include "sys.h"
 
-#define ABI_VERSION 3
+#define ABI_VERSION 4
 
 /* Address of the shared memory in every guest. */
 #define SHARED_ADDRESS 0x1f1000000000ul
@@ -135,6 +135,7 @@ enum statistic {
     STAT_ASKED,         /* questions for the host */
     STAT_UNANSWERED,    /* questions that found no place or no answer in time: the call passed */
     STAT_SETUID,        /* programs that would have got another user's or group's rights, and did not */
+    STAT_CROWDED,       /* calls at sites that the table has no room for */
     STAT_LIMIT = 32
 };
 
@@ -165,12 +166,12 @@ struct shared_memory {
     struct slot slots[MAX_SLOTS];
 };
 /* Behind the structure: MAX_CALLS counters a slot, which continue when another thread takes it;
- * then rings. */
+ * the extension, the policy object, then rings. */
 #define COUNTS_OFFSET ((sizeof(struct shared_memory) + 4095) & ~4095ul)
-#define RINGS_OFFSET (COUNTS_OFFSET + MAX_SLOTS * MAX_CALLS * 8ul)
-#define EXTENSION_OFFSET (RINGS_OFFSET + MAX_SLOTS * RING_BYTES)
+#define EXTENSION_OFFSET (COUNTS_OFFSET + MAX_SLOTS * MAX_CALLS * 8ul)
 #define OBJECT_OFFSET (EXTENSION_OFFSET + ((sizeof(struct extension_memory) + 4095) & ~4095ul))
-#define SHARED_BYTES (OBJECT_OFFSET + OBJECT_LIMIT)
+#define RINGS_OFFSET (OBJECT_OFFSET + OBJECT_LIMIT) /* only where calls are traced */
+#define SHARED_BYTES (RINGS_OFFSET + MAX_SLOTS * RING_BYTES)
 
 /*
  * Calls from guest to guest. A cache line for each writer: the request, which the caller writes and

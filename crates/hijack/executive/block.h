@@ -45,7 +45,23 @@ struct action_table {
     struct action actions[SIGNAL_LIMIT + 1];
 };
 
-struct stub;
+/* One site. */
+struct stub {
+    u8 code[64];
+    u64 back; /* the address behind the syscall instruction */
+    u64 site;
+    u64 hits;   /* by SIGSYS */
+    u32 state;  /* STUB_* */
+    u32 number; /* 1-based, in the order of first calls */
+    u32 copied; /* bytes of the guest's code in front of the site that the trampoline has too */
+    u32 next_free; /* 1-based index; only of free stubs */
+    u8 pad[24];
+};
+#define STUB_NEW 0
+#define STUB_REWRITTEN 1
+#define STUB_LEFT 2
+#define STUB_GONE 3 /* its code is being unmapped: free, unless a call at the site comes first */
+_Static_assert(sizeof(struct stub) == 128, "stubs are found by their address");
 
 struct block {
     u64 self;
@@ -83,6 +99,7 @@ struct block {
     i32 timer;                 /* the kernel's id; -1: none */
     u32 rule;                  /* that asks; ~0: the policy object */
     struct contexts *contexts; /* NULL: none were made */
+    struct stub spare;         /* for a call at a site that the table has no room for; its code never runs */
     u64 vectors[64] __attribute__((aligned(64))); /* SSE state of the guest while the policy object runs */
     char path[4096] __attribute__((aligned(BLOCK_BEGINS))); /* a string that the executive reads or replaces */
     u8 record[MAX_RECORD] __attribute__((aligned(8)));
@@ -138,20 +155,6 @@ __attribute__((noreturn)) void exit_thread(struct block *block, u64 status);
 void make_first_block(void);
 
 /* sites.c: stubs, under one lock. */
-struct stub {
-    u8 code[64];
-    u64 back; /* the address behind the syscall instruction */
-    u64 site;
-    u64 hits;   /* by SIGSYS */
-    u32 state;  /* STUB_* */
-    u32 number; /* 1-based */
-    u32 copied; /* bytes of the guest's code in front of the site that the trampoline has too */
-    u8 pad[28];
-};
-#define STUB_NEW 0
-#define STUB_REWRITTEN 1
-#define STUB_LEFT 2
-_Static_assert(sizeof(struct stub) == 128, "stubs are found by their address");
 /* Offsets in the code. It begins with what r11 = stub and a valid number in rax may use, and
  * nothing else. */
 #define STUB_SYSCALL 30 /* the syscall instruction */
@@ -164,8 +167,10 @@ extern u8 call_flags[MAX_CALLS];
 #define FLAG_OBJECT 16
 struct stub *stub_at(u64 address);
 struct stub *stub_of_site(u64 site, u64 number);
-/* The code in this range changes: what was known of it is void. */
-void reset_sites(u64 address, u64 bytes);
+/* The code in this range changes, or is about to be unmapped: what was known of it is void. */
+void reset_sites(u64 address, u64 bytes, int is_unmapped);
+/* The code in this range was unmapped: its stubs are free. */
+void free_sites(u64 address, u64 bytes);
 /* Whether a site is neither rewritten nor left as it is. The lock is held. */
 int is_new_site(u64 site);
 /* Rewrites a site before its first call. The lock is held. */
@@ -217,6 +222,12 @@ i64 do_sigaltstack(struct block *block);
 
 /* dispatch.c */
 extern u32 options;
+
+/* data/widths.tsv: the arguments, by bits, of which the kernel takes 32 or 16 bits. */
+struct width {
+    u8 words, halves;
+};
+extern const struct width call_widths[MAX_CALLS];
 
 /* special.c */
 int special(struct block *block);
@@ -292,6 +303,7 @@ i64 channel_receive(struct block *block, u64 channel, u64 *words);
 i64 channel_reply(struct block *block, u64 channel, i64 result);
 
 /* contexts.c */
+void free_contexts(struct block *block);
 i64 context_create(struct block *block, u64 request);
 i64 context_run(struct block *block, u64 slice);
 i64 context_yield(struct block *block);

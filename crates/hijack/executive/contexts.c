@@ -9,7 +9,6 @@
 #include "block.h"
 #include "../include/orbit_hijack.h"
 
-#define MAX_OWNERS 8 /* threads of a process that have contexts */
 #define VECTOR_LIMIT 12288
 
 enum context_state { CONTEXT_NONE, CONTEXT_YIELDED, CONTEXT_INTERRUPTED };
@@ -18,6 +17,7 @@ struct guest_context {
     u32 state;
     u32 share;
     u64 cycles;
+    u64 start; /* cycles that it is taken to have had when it was made: as many, for its share, as the least of others */
     u64 rbx, rdi, rbp, rsp, r12, r13, r14, r15; /* YIELDED; the return address is on the stack */
     struct frame frame;                         /* INTERRUPTED */
     u8 vector[VECTOR_LIMIT] __attribute__((aligned(64)));
@@ -25,25 +25,42 @@ struct guest_context {
 
 /* 0: the caller of `context_run`. */
 struct contexts {
-    u32 is_used;
     u32 current;
     u32 limit;
     u32 running; /* `context_run` was called and has not returned */
     u64 began;   /* when the current one began to run */
     struct guest_context all[ORBIT_MAX_CONTEXTS];
 };
-static struct contexts owners[MAX_OWNERS];
 
 static struct contexts *contexts_of(struct block *block) {
     if (block->contexts) return block->contexts;
-    for (u32 i = 0; i < MAX_OWNERS; i++) {
-        u32 none = 0;
-        if (!__atomic_compare_exchange_n(&owners[i].is_used, &none, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) continue;
-        owners[i].current = owners[i].running = 0;
-        owners[i].limit = 1;
-        return block->contexts = &owners[i];
+    i64 at = SYS6(__NR_mmap, 0, sizeof(struct contexts), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (is_error(at)) return NULL;
+    block->contexts = (struct contexts *)at;
+    block->contexts->limit = 1;
+    return block->contexts;
+}
+
+void free_contexts(struct block *block) {
+    if (block->contexts) SYS2(__NR_munmap, block->contexts, sizeof(struct contexts));
+    block->contexts = NULL;
+}
+
+/* Cycles with which a context is compared. */
+static u64 used(const struct guest_context *context) { return context->cycles + context->start; }
+
+/* What a new context starts with, so that it neither starves the others nor waits for them. */
+static u64 least_used(const struct contexts *contexts, u32 share) {
+    u64 least = 0;
+    int is_first = 1;
+    for (u32 id = 1; id < contexts->limit; id++) {
+        const struct guest_context *each = &contexts->all[id];
+        if (each->state == CONTEXT_NONE) continue;
+        u64 cycles = used(each) / each->share * share;
+        if (is_first || cycles < least) least = cycles;
+        is_first = 0;
     }
-    return NULL;
+    return least;
 }
 
 i64 context_create(struct block *block, u64 request) {
@@ -61,6 +78,7 @@ i64 context_create(struct block *block, u64 request) {
     u64 sp = ((u64)wanted.stack_end & ~15ul) - 16;
     if (copy_out(sp, words, sizeof words)) return -EFAULT;
     fresh->cycles = 0;
+    fresh->start = least_used(contexts, wanted.share);
     fresh->share = wanted.share;
     fresh->rbx = fresh->rbp = fresh->r12 = fresh->r13 = fresh->r14 = fresh->r15 = 0;
     fresh->rdi = (u64)wanted.argument;
@@ -77,9 +95,9 @@ static u32 pick(struct block *block, struct contexts *contexts) {
     for (u32 id = 1; id < contexts->limit; id++) {
         struct guest_context *each = &contexts->all[id];
         if (each->state == CONTEXT_NONE) continue;
-        ready[count] = (struct orbit_context_view){id, each->share, each->cycles};
+        ready[count] = (struct orbit_context_view){id, each->share, used(each)};
         /* cycles / share, without a division. */
-        if (count && each->cycles * ready[best].share < ready[best].cycles * each->share) best = count;
+        if (count && used(each) * ready[best].share < ready[best].cycles * each->share) best = count;
         count++;
     }
     if (count < 2) return count ? ready[0].id : 0;

@@ -27,8 +27,8 @@ static int refuse(struct block *block, i64 error) {
 /* process_vm_writev into this process that names the executive. */
 static int writes_executive(struct block *block) {
     u64 vector[2];
-    for (u64 i = 0; i < block->r8 && i < 1024; i++) {
-        if (copy_in(vector, block->r10 + i * sizeof vector, sizeof vector)) return 0;
+    for (u64 i = 0; i < block->call[5] && i < 1024; i++) {
+        if (copy_in(vector, block->call[4] + i * sizeof vector, sizeof vector)) return 0;
         if (names_executive(vector[0], vector[1])) return 1;
     }
     return 0;
@@ -46,9 +46,15 @@ int is_memory_file(i64 file) {
     return same_string(path + length - 4, "/mem");
 }
 
+/* Size of a System V segment; all that there may be if it is not known. */
+static u64 segment_bytes(u64 id) {
+    u64 about[14] = {0}; /* struct shmid64_ds: 48 bytes of rights, then the size */
+    return SYS3(__NR_shmctl, id, 2 /* IPC_STAT */, about) ? 1ul << 46 : about[6];
+}
+
 int may_pass(struct block *block) {
-    u64 a = block->rdi, b = block->rsi;
-    switch (block->rax) {
+    u64 a = block->call[1], b = block->call[2];
+    switch (block->call[0]) {
     case __NR_munmap:
     case __NR_mprotect:
     case __NR_pkey_mprotect:
@@ -56,21 +62,31 @@ int may_pass(struct block *block) {
     case __NR_remap_file_pages:
     case 462: /* mseal */
         if (names_executive(a, b)) return refuse(block, -EPERM);
-        if (block->rax != __NR_madvise) reset_sites(a, b);
+        if (block->call[0] != __NR_madvise) reset_sites(a, b, block->call[0] == __NR_munmap);
         return 1;
     case __NR_mmap:
-        if (!(block->r10 & (MAP_FIXED | MAP_FIXED_NOREPLACE))) return 1;
-        if (names_executive(a, b)) return refuse(block, block->r10 & MAP_FIXED ? -EPERM : -EEXIST);
-        reset_sites(a, b);
+        if (!(block->call[4] & (MAP_FIXED | MAP_FIXED_NOREPLACE))) {
+            /* A hint that is occupied: the kernel picks another address. It rounds up, and to pages. */
+            if (a && names_executive(a & ~4095ul, b + 8192 < b ? b : b + 8192)) block->call[1] = 0;
+            return 1;
+        }
+        if (names_executive(a, b) && (block->call[4] & MAP_FIXED_NOREPLACE)) {
+            block->rax = -EEXIST;
+            return 0;
+        }
+        if (names_executive(a, b)) return refuse(block, -EPERM);
+        reset_sites(a, b, 0);
         return 1;
     case __NR_mremap:
         if (names_executive(a, b)) return refuse(block, -EPERM);
-        if ((block->r10 & MREMAP_FIXED) && names_executive(block->r8, block->rdx)) return refuse(block, -EPERM);
-        reset_sites(a, b);
+        if ((block->call[4] & MREMAP_FIXED) && names_executive(block->call[5], block->call[3])) return refuse(block, -EPERM);
+        reset_sites(a, b, 0);
         return 1;
     case __NR_shmat:
-        if ((block->rdx & SHM_REMAP) && names_executive(b, 1ul << 40)) return refuse(block, -EPERM);
-        return 1;
+        if (!b || !names_executive(b, segment_bytes(a))) return 1;
+        if (block->call[3] & SHM_REMAP) return refuse(block, -EPERM);
+        block->rax = -EINVAL; /* as where memory is occupied */
+        return 0;
     case __NR_shmdt: return a == SHARED_ADDRESS ? refuse(block, -EPERM) : 1;
     case __NR_process_vm_writev: return writes_executive(block) ? refuse(block, -EPERM) : 1;
     case __NR_process_madvise: return refuse(block, -EPERM);

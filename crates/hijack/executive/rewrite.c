@@ -170,10 +170,11 @@ static void free_last_trampoline(u8 *at) {
 
 /*
  * The mov and what follows it, if the site has one; then a jump to the stub, which needs no check
- * of the number then.
+ * of the number after the mov alone.
  */
 static void fill_trampoline(u8 *at, struct stub *stub, u32 copied) {
-    u64 target = (u64)stub->code + (copied ? 0 : STUB_ENTRY), self = (u64)stub;
+    /* What is between may alter the number. */
+    u64 target = (u64)stub->code + (copied == 5 ? 0 : STUB_ENTRY), self = (u64)stub;
     stub->copied = copied;
     memcpy(at, (const u8 *)stub->site - copied, copied);
     memcpy(at + copied, "\x49\xbb", 2); /* mov $target, %r11 */

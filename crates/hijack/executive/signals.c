@@ -239,7 +239,10 @@ void on_signal(int signal, struct signal_info *info, struct context *context) {
         count_stat(STAT_TRAPS);
         /* Not by the bytes at the site: another thread may have rewritten them since. */
         if (info->value[1] >> 32 == ARCH_X86_64) {
-            context->rip = (u64)stub_of_site(rip - 2, context->rax)->code + STUB_ENTRY;
+            struct stub *stub = stub_of_site(rip - 2, context->rax);
+            int is_spare = !stub_at((u64)stub);
+            if (is_spare) context->r11 = (u64)stub;
+            context->rip = is_spare ? (u64)slow_entry : (u64)stub->code + STUB_ENTRY;
         } else {
             /* int 0x80 and sysenter: the 32-bit interface of a 64-bit program is not offered. */
             count_stat(STAT_COMPAT);
@@ -282,12 +285,12 @@ void on_signal(int signal, struct signal_info *info, struct context *context) {
 }
 
 i64 do_sigaction(struct block *block) {
-    u32 signal = block->rdi;
+    u32 signal = block->call[1];
     struct action fresh;
-    if (block->r10 != 8 || signal < 1 || signal > SIGNAL_LIMIT) return -EINVAL;
-    if (block->rsi && copy_in(&fresh, block->rsi, sizeof fresh)) return -EFAULT;
+    if (block->call[4] != 8 || signal < 1 || signal > SIGNAL_LIMIT) return -EINVAL;
+    if (block->call[2] && copy_in(&fresh, block->call[2], sizeof fresh)) return -EFAULT;
     struct action old = block->table->actions[signal];
-    if (block->rsi) {
+    if (block->call[2]) {
         if (signal == SIGKILL || signal == SIGSTOP) return -EINVAL;
         fresh.mask &= ~(bit(SIGKILL) | bit(SIGSTOP));
         /* First the table: the signal may come at once. Blocked until both agree, unless they
@@ -312,15 +315,15 @@ i64 do_sigaction(struct block *block) {
             return result;
         }
     }
-    if (block->rdx && copy_out(block->rdx, &old, sizeof old)) return -EFAULT;
+    if (block->call[3] && copy_out(block->call[3], &old, sizeof old)) return -EFAULT;
     return 0;
 }
 
 i64 do_sigaltstack(struct block *block) {
     struct alternate_stack old = block->alternate, fresh;
     int on_alternate = is_on_alternate(block, block->rsp);
-    if (block->rdi) {
-        if (copy_in(&fresh, block->rdi, sizeof fresh)) return -EFAULT;
+    if (block->call[1]) {
+        if (copy_in(&fresh, block->call[1], sizeof fresh)) return -EFAULT;
         if (on_alternate) return -EPERM;
         u32 mode = fresh.flags & ~SS_AUTODISARM;
         if (mode != 0 && mode != SS_DISABLE && mode != SS_ONSTACK) return -EINVAL;
@@ -330,6 +333,6 @@ i64 do_sigaltstack(struct block *block) {
         block->alternate = fresh;
     }
     old.flags |= !old.size ? SS_DISABLE : on_alternate ? SS_ONSTACK : 0;
-    if (block->rsi && copy_out(block->rsi, &old, sizeof old)) return -EFAULT;
+    if (block->call[2] && copy_out(block->call[2], &old, sizeof old)) return -EFAULT;
     return 0;
 }

@@ -1,6 +1,7 @@
 /*
  * Stubs. A site's first call comes by SIGSYS and makes its stub; later ones come by SIGSYS again,
- * or by the jump that `rewrite` put there. A stub counts the call and makes it with the guest's
+ * or by the jump that `rewrite` put there. Stubs of unmapped code are free again. Where the table
+ * is full, calls at further sites come by SIGSYS for good, and have their thread's spare stub. A stub counts the call and makes it with the guest's
  * registers live, or enters the executive where `call_flags` says so.
  */
 #include "block.h"
@@ -9,7 +10,9 @@
 #define BUCKETS (MAX_STUBS * 2)
 
 static struct stub stubs[MAX_STUBS] __attribute__((section(".stubs,\"awx\",@nobits#"), aligned(128)));
-static u32 stub_count HOT;
+static u32 stub_count HOT;     /* stubs at and above were never used */
+static u32 free_stubs HOT;     /* 1-based index of the first; 0: none */
+static u32 site_count HOT;
 static u16 buckets[BUCKETS];   /* 1-based index; 0: empty */
 static u64 lowest HOT, highest HOT; /* of all sites */
 static volatile u32 owner HOT; /* tid of the thread that holds the lock */
@@ -71,28 +74,35 @@ static void fill(struct stub *stub, u64 site, u32 number) {
     stub->state = STUB_NEW;
 }
 
+/* Neighbours stay neighbours: a small program touches few pages of the table. */
+static u32 home_of(u64 site) { return (site >> 9) % BUCKETS; }
+
 /* Where the site's stub is in the table, or would be. The lock is held. */
 static u32 bucket_of(u64 site) {
-    /* Neighbours stay neighbours: a small program touches few pages of the table. */
-    u32 bucket = (site >> 9) % BUCKETS;
+    u32 bucket = home_of(site);
     while (buckets[bucket] && stubs[buckets[bucket] - 1].site != site) bucket = (bucket + 1) % BUCKETS;
     return bucket;
 }
 
 int is_new_site(u64 site) {
     u32 index = buckets[bucket_of(site)];
-    return !index || stubs[index - 1].state == STUB_NEW;
+    return !index || stubs[index - 1].state == STUB_NEW || stubs[index - 1].state == STUB_GONE;
 }
 
-/* The site's stub, made if there is none. The lock is held. */
+/* The site's stub, made if there is none; NULL: the table is full. The lock is held. */
 static struct stub *find_stub(u64 site) {
     u32 bucket = bucket_of(site);
-    if (buckets[bucket]) return &stubs[buckets[bucket] - 1];
-    struct stub *stub;
-    if (stub_count == MAX_STUBS) die("this program has more call sites than the limit of 8192", "", 0);
-    stub = &stubs[stub_count++];
-    fill(stub, site, stub_count);
-    buckets[bucket] = stub_count;
+    if (buckets[bucket]) {
+        struct stub *known = &stubs[buckets[bucket] - 1];
+        if (known->state == STUB_GONE) known->state = STUB_NEW;
+        return known;
+    }
+    if (!free_stubs && stub_count == MAX_STUBS) return NULL;
+    u32 index = free_stubs ? free_stubs - 1 : stub_count++;
+    struct stub *stub = &stubs[index];
+    if (free_stubs) free_stubs = stub->next_free;
+    fill(stub, site, ++site_count);
+    buckets[bucket] = index + 1;
     if (site < lowest || !lowest) lowest = site;
     if (site > highest) highest = site;
     count_stat(STAT_SITES);
@@ -102,6 +112,15 @@ static struct stub *find_stub(u64 site) {
 struct stub *stub_of_site(u64 site, u64 number) {
     lock_sites();
     struct stub *stub = find_stub(site);
+    if (!stub) {
+        unlock_sites();
+        count_stat(STAT_CROWDED);
+        stub = &this_block()->spare;
+        stub->site = site;
+        stub->back = site + 2;
+        stub->number = ~0u;
+        return stub;
+    }
     if (stub->state == STUB_NEW) hint_site(site, number);
     if (++stub->hits >= shared->threshold && stub->state == STUB_NEW && !(options & OPTION_NO_REWRITE))
         rewrite(stub, number);
@@ -112,14 +131,39 @@ struct stub *stub_of_site(u64 site, u64 number) {
 void rewrite_early(u64 site, u64 number) {
     if (stub_count >= MAX_STUBS / 2) return;
     struct stub *stub = find_stub(site);
-    if (stub->state == STUB_NEW) rewrite(stub, number);
+    if (stub && stub->state == STUB_NEW) rewrite(stub, number);
 }
 
-void reset_sites(u64 address, u64 bytes) {
+void reset_sites(u64 address, u64 bytes, int is_unmapped) {
     forget_code(address, bytes);
     if (address > highest || address + bytes <= lowest) return;
     lock_sites();
     for (u32 i = 0; i < stub_count; i++)
-        if (stubs[i].site - address < bytes) stubs[i].state = STUB_NEW, stubs[i].hits = 0;
+        if (stubs[i].site - address < bytes) stubs[i].state = is_unmapped ? STUB_GONE : STUB_NEW, stubs[i].hits = 0;
+    unlock_sites();
+}
+
+/* Takes a site out of the table: those behind it that it was in the way of move up. */
+static void remove_bucket(u32 hole) {
+    for (u32 at = (hole + 1) % BUCKETS; buckets[at]; at = (at + 1) % BUCKETS) {
+        u32 home = home_of(stubs[buckets[at] - 1].site);
+        if ((at + BUCKETS - home) % BUCKETS < (at + BUCKETS - hole) % BUCKETS) continue;
+        buckets[hole] = buckets[at];
+        hole = at;
+    }
+    buckets[hole] = 0;
+}
+
+void free_sites(u64 address, u64 bytes) {
+    if (address > highest || address + bytes <= lowest) return;
+    lock_sites();
+    for (u32 i = 0; i < stub_count; i++) {
+        if (stubs[i].state != STUB_GONE || stubs[i].site - address >= bytes) continue;
+        remove_bucket(bucket_of(stubs[i].site));
+        stubs[i].state = STUB_LEFT;
+        stubs[i].site = 0;
+        stubs[i].next_free = free_stubs;
+        free_stubs = i + 1;
+    }
     unlock_sites();
 }

@@ -21,9 +21,9 @@ static int open_sigsys(struct block *block, u32 index) {
 
 static int sigprocmask(struct block *block) {
     block->sys_next = block->sys_blocked;
-    if (!block->rsi || block->r10 != 8 || copy_in(&block->scratch[0], block->rsi, 8)) return ENTER_KERNEL;
+    if (!block->call[2] || block->call[4] != 8 || copy_in(&block->scratch[0], block->call[2], 8)) return ENTER_KERNEL;
     u32 named = block->scratch[0] >> (SIGSYS - 1) & 1;
-    u64 how = block->rdi;
+    u64 how = block->call[1];
     if (how == SIG_SETMASK) block->sys_next = named;
     else if (named) block->sys_next = how == SIG_BLOCK;
     if (how != SIG_UNBLOCK) block->scratch[0] &= ~bit(SIGSYS);
@@ -34,7 +34,7 @@ static int sigprocmask(struct block *block) {
 /* The mask of pselect6 is behind a pointer to (pointer, size). */
 static int pselect(struct block *block) {
     u64 pair[2];
-    if (!block->r9 || copy_in(pair, block->r9, sizeof pair) || !pair[0]) return ENTER_KERNEL;
+    if (!block->call[6] || copy_in(pair, block->call[6], sizeof pair) || !pair[0]) return ENTER_KERNEL;
     if (copy_in(&block->scratch[0], pair[0], 8)) return ENTER_KERNEL;
     block->scratch[0] &= ~bit(SIGSYS);
     block->scratch[1] = (u64)&block->scratch[0];
@@ -117,7 +117,7 @@ static void file_was_opened(struct block *block, u32 index, u64 flags) {
 int special(struct block *block) {
     if (!may_pass(block)) return ENTER_DONE;
     if ((options & OPTION_VIRTUAL_TIME) && virtual_time(block) == ENTER_DONE) return ENTER_DONE;
-    switch (block->rax) {
+    switch (block->call[0]) {
     case __NR_rt_sigaction: return answer(block, do_sigaction(block));
     case __NR_sigaltstack: return answer(block, do_sigaltstack(block));
     case __NR_rt_sigprocmask: return sigprocmask(block);
@@ -130,24 +130,24 @@ int special(struct block *block) {
     case __NR_clone:
     case __NR_fork:
     case __NR_vfork:
-    case __NR_clone3: return answer(block, clone_thread(block, block->rax));
-    case __NR_execve: return answer(block, do_execve(block, AT_FDCWD, block->call[1], block->rsi, block->rdx, 0));
+    case __NR_clone3: return answer(block, clone_thread(block, block->call[0]));
+    case __NR_execve: return answer(block, do_execve(block, AT_FDCWD, block->call[1], block->call[2], block->call[3], 0));
     case __NR_execveat:
-        return answer(block, do_execve(block, (i32)block->rdi, block->call[2], block->rdx, block->r10, block->r8));
-    case __NR_exit: exit_thread(block, block->rdi);
+        return answer(block, do_execve(block, (i32)block->call[1], block->call[2], block->call[3], block->call[4], block->call[5]));
+    case __NR_exit: exit_thread(block, block->call[1]);
     case __NR_exit_group: close_slots(block); return ENTER_KERNEL;
-    case __NR_setuid: share_with(block->rdi); return ENTER_KERNEL;
+    case __NR_setuid: share_with(block->call[1]); return ENTER_KERNEL;
     case __NR_setreuid:
-    case __NR_setresuid: share_with(block->rsi); return ENTER_KERNEL;
+    case __NR_setresuid: share_with(block->call[2]); return ENTER_KERNEL;
     }
     return ENTER_KERNEL;
 }
 
 static void mask_was_set(struct block *block) {
     u64 old;
-    if (block->rdx && block->sys_blocked && !copy_in(&old, block->rdx, 8)) {
+    if (block->call[3] && block->sys_blocked && !copy_in(&old, block->call[3], 8)) {
         old |= bit(SIGSYS);
-        copy_out(block->rdx, &old, 8);
+        copy_out(block->call[3], &old, 8);
     }
     block->sys_blocked = block->sys_next;
 }
@@ -174,6 +174,7 @@ void special_after(struct block *block) {
     case __NR_creat: return file_was_opened(block, 1, O_WRONLY);
     case __NR_openat: return file_was_opened(block, 2, block->call[3]);
     case __NR_mmap: return was_mapped(block);
+    case __NR_munmap: return free_sites(block->call[1], (block->call[2] + 4095) & ~4095ul);
     case __NR_openat2:
         return copy_in(&flags, block->call[3], sizeof flags) ? (void)0 : file_was_opened(block, 2, flags);
     }

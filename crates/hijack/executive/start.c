@@ -8,8 +8,8 @@
 #define HWCAP2_FSGSBASE 2
 
 u8 first_stack[32768] __attribute__((aligned(64)));
-char shared_id[24];
-u64 shared_number;
+char shared_id[48];
+u64 shared_number, executive_key;
 
 /* What follows argv[3] of the executive is the guest's; scripts put words in front of it. */
 struct words {
@@ -25,13 +25,24 @@ static u64 number_of(const char *text) {
     return value;
 }
 
-/* Without the host's memory (the host and all other guests have ended) guests run on, neither
- * traced nor ruled. */
+/*
+ * What cannot attach the session's memory would run without rules: it does not run. `id`: the
+ * number, a plus sign for those who want the other, then what the executive is known by.
+ */
 static void attach(const char *id) {
+    u32 fails_open = 0;
+    for (const char *at = id; *at; at++) {
+        fails_open |= *at == '+';
+        if (*at == ':') executive_key = number_of(at + 1);
+    }
     append_string(shared_id, id, sizeof shared_id);
     shared_number = number_of(id);
     i64 at = SYS3(__NR_shmat, shared_number, SHARED_ADDRESS, 0);
     if (at == -EACCES) die("a guest that changed its user may not start programs: its policy would be lost", "", at);
+    if (at != SHARED_ADDRESS && !fails_open)
+        die("the session's shared memory cannot be attached (its host has exited, or the program left the IPC "
+            "namespace), and a program without its rules does not run (--fail-open: it does)",
+            "", at);
     if (at != SHARED_ADDRESS) {
         at = SYS6(__NR_mmap, SHARED_ADDRESS, SHARED_BYTES, PROT_READ | PROT_WRITE,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);

@@ -12,26 +12,37 @@ struct owner {
     u32 tid;                    /* 0: the thread has not begun */
     struct action_table *table; /* its */
     u32 is_kept;                /* a vfork child's: its parent frees it */
+    u32 is_mapped;              /* the block has memory */
 };
 
 #define NEAR_TABLES 2
+#define TABLES_ADDRESS 0x1f2800000000ul
+#define TABLE_BYTES 4096ul
+_Static_assert(sizeof(struct action_table) <= TABLE_BYTES, "a table has a page");
 
-static struct block *blocks HOT;  /* MAX_THREADS of them, in reserved address space */
+static struct block *const blocks = (struct block *)(BLOCKS_ADDRESS + FIRST_STACK);
 static u32 block_limit HOT;       /* blocks at and above were never used */
 static u32 table_limit HOT;       /* tables at and above were never used */
 static struct action_table near_tables[NEAR_TABLES] HOT; /* of nearly all processes */
 static struct owner owners[MAX_THREADS] HOT_LAST;
-static struct action_table tables[MAX_THREADS];
 static u8 own_selector = 1; /* block calls from outside the executive, for good */
 
 static struct action_table *table_at(u32 index) {
-    return index < NEAR_TABLES ? &near_tables[index] : &tables[index - NEAR_TABLES];
+    return index < NEAR_TABLES ? &near_tables[index] : (struct action_table *)(TABLES_ADDRESS + index * TABLE_BYTES);
+}
+
+/* Memory of the executive's own that grows with threads: it is no part of a core. */
+static int map_own(u64 address, u64 bytes) {
+    i64 at = SYS6(__NR_mmap, address, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (at == (i64)address) SYS3(__NR_madvise, address, bytes, MADV_DONTDUMP);
+    return at == (i64)address || at == -EEXIST;
 }
 
 struct action_table *new_table(void) {
     for (u32 i = 0; i < MAX_THREADS; i++) {
         u32 none = 0;
         struct action_table *table = table_at(i);
+        if (i >= NEAR_TABLES && i >= table_limit && !map_own((u64)table, TABLE_BYTES)) return NULL;
         if (!table->users &&
             __atomic_compare_exchange_n(&table->users, &none, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
             if (table_limit <= i) table_limit = i + 1;
@@ -63,6 +74,13 @@ struct block *new_block(void) {
             if (owners[i].busy ||
                 !__atomic_compare_exchange_n(&owners[i].busy, &none, 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
                 continue;
+            if (!owners[i].is_mapped) {
+                owners[i].is_mapped = map_own(BLOCKS_ADDRESS + i * sizeof(struct block), sizeof(struct block));
+                if (!owners[i].is_mapped) {
+                    owners[i].busy = 0;
+                    return NULL;
+                }
+            }
             struct block *block = &blocks[i];
             block->self = (u64)block;
             block->stack_top = (u64)block;
@@ -111,11 +129,8 @@ static void identify(struct block *block) {
 }
 
 void make_first_block(void) {
-    i64 at = SYS6(__NR_mmap, BLOCKS_ADDRESS, FIRST_STACK + sizeof(struct block) * MAX_THREADS, PROT_READ | PROT_WRITE,
-                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
-    if (at != BLOCKS_ADDRESS) die("cannot reserve memory for threads", "", at);
-    blocks = (struct block *)(at + FIRST_STACK);
     struct block *first = new_block();
+    if (!first) die("no memory for the first thread", "", 0);
     first->table = new_table();
     __asm__ volatile("wrgsbase %0" ::"r"(first));
     identify(first);
@@ -158,18 +173,18 @@ void child_start(struct block *block) {
 }
 
 i64 clone_thread(struct block *block, i64 number) {
-    u64 arguments[6] = {block->rdi, block->rsi, block->rdx, block->r10, block->r8, block->r9};
+    u64 arguments[6] = {block->call[1], block->call[2], block->call[3], block->call[4], block->call[5], block->call[6]};
     u64 flags = 0, stack = 0;
     struct clone_args request;
     if (number == __NR_clone) {
-        flags = block->rdi;
-        stack = block->rsi;
+        flags = (u32)block->call[1]; /* the kernel takes 32 of its bits */
+        stack = block->call[2];
     } else if (number == __NR_vfork) {
         flags = CLONE_VM | CLONE_VFORK;
     } else if (number == __NR_clone3) {
-        u64 bytes = block->rsi < sizeof request ? block->rsi : sizeof request;
+        u64 bytes = block->call[2] < sizeof request ? block->call[2] : sizeof request;
         memset(&request, 0, sizeof request);
-        if (copy_in(&request, block->rdi, bytes)) return -EFAULT;
+        if (copy_in(&request, block->call[1], bytes)) return -EFAULT;
         flags = request.flags;
         if (request.stack) stack = request.stack + request.stack_size;
     }
@@ -225,6 +240,7 @@ void exit_thread(struct block *block, u64 status) {
     u64 all = ALL_SIGNALS;
     SYS4(__NR_rt_sigprocmask, SIG_SETMASK, &all, NULL, 8);
     close_slot(block);
+    free_contexts(block);
     volatile u32 unused;
     if (owners[block->index].is_kept) end_thread(status, &unused);
     owners[block->index].tid = 0;

@@ -133,20 +133,20 @@ int virtual_time(struct block *block) {
     u64 ns;
     switch (block->call[0]) {
     case __NR_clock_gettime:
-        if (!is_virtual(block->rdi)) return ENTER_KERNEL;
-        ns = now(block->rdi);
-        return answer_pair(block, block->rsi, ns / NS, ns % NS);
+        if (!is_virtual(block->call[1])) return ENTER_KERNEL;
+        ns = now(block->call[1]);
+        return answer_pair(block, block->call[2], ns / NS, ns % NS);
     case __NR_gettimeofday:
-        if (block->rsi) return ENTER_KERNEL;
+        if (block->call[2]) return ENTER_KERNEL;
         ns = now(CLOCK_REALTIME);
-        return answer_pair(block, block->rdi, ns / NS, ns % NS / 1000);
+        return answer_pair(block, block->call[1], ns / NS, ns % NS / 1000);
     case __NR_time:
         ns = now(CLOCK_REALTIME) / NS;
-        block->rax = block->rdi && copy_out(block->rdi, &ns, 8) ? (u64)-EFAULT : ns;
+        block->rax = block->call[1] && copy_out(block->call[1], &ns, 8) ? (u64)-EFAULT : ns;
         return ENTER_DONE;
     case __NR_nanosleep: replace(block, 1, 1, -1, 4); break;
     case __NR_clock_nanosleep:
-        if (is_virtual(block->rdi)) replace(block, 3, 1, block->rsi & TIMER_ABSTIME ? (i64)block->rdi : -1, 4);
+        if (is_virtual(block->call[1])) replace(block, 3, 1, block->call[2] & TIMER_ABSTIME ? (i64)block->call[1] : -1, 4);
         break;
     case __NR_poll: replace_milliseconds(block, 3); break;
     case __NR_epoll_wait:
@@ -158,20 +158,20 @@ int virtual_time(struct block *block) {
     case __NR_select: replace(block, 5, 1000, -1, 4); break;
     case __NR_futex: replace_futex(block); break;
     case __NR_timerfd_settime:
-    case __NR_timer_settime: replace_timer(block, 3, 1, block->rsi & TIMER_ABSTIME); break;
+    case __NR_timer_settime: replace_timer(block, 3, 1, block->call[2] & TIMER_ABSTIME); break;
     case __NR_setitimer:
-        if (block->rdi == ITIMER_REAL) replace_timer(block, 2, 1000, 0);
+        if (block->call[1] == ITIMER_REAL) replace_timer(block, 2, 1000, 0);
         break;
-    case __NR_alarm: block->rax = set_alarm((u32)block->rdi); return ENTER_DONE;
+    case __NR_alarm: block->rax = set_alarm((u32)block->call[1]); return ENTER_DONE;
     case __NR_semtimedop: replace(block, 4, 1, -1, 4); break;
     case __NR_recvmmsg: replace(block, 5, 1, -1, 4); break;
     case __NR_mq_timedsend:
     case __NR_mq_timedreceive: replace(block, 5, 1, CLOCK_REALTIME, 4); break;
     case __NR_futex_waitv:
-        if (is_virtual(block->r8)) replace(block, 4, 1, block->r8, 4);
+        if (is_virtual(block->call[5])) replace(block, 4, 1, block->call[5], 4);
         break;
     case __NR_setsockopt:
-        if (block->rsi == SOL_SOCKET && (block->rdx == SO_RCVTIMEO || block->rdx == SO_SNDTIMEO))
+        if (block->call[2] == SOL_SOCKET && (block->call[3] == SO_RCVTIMEO || block->call[3] == SO_SNDTIMEO))
             replace(block, 4, 1000, -1, 4);
         break;
     }
@@ -195,16 +195,16 @@ static void lengthen(u64 to, u32 pairs, u64 unit) {
 void virtual_time_after(struct block *block) {
     u64 number = block->call[0];
     i64 result = block->rax;
-    if (number == __NR_nanosleep && result == -EINTR) lengthen(block->rsi, 1, 1);
-    if (number == __NR_clock_nanosleep && result == -EINTR) lengthen(block->r10, 1, 1);
+    if (number == __NR_nanosleep && result == -EINTR) lengthen(block->call[2], 1, 1);
+    if (number == __NR_clock_nanosleep && result == -EINTR) lengthen(block->call[4], 1, 1);
     if (result) return;
-    if ((number == __NR_getitimer || number == __NR_setitimer) && block->rdi != ITIMER_REAL) return;
+    if ((number == __NR_getitimer || number == __NR_setitimer) && block->call[1] != ITIMER_REAL) return;
     switch (number) {
     case __NR_timer_gettime:
-    case __NR_timerfd_gettime: lengthen(block->rsi, 2, 1); break;
-    case __NR_getitimer: lengthen(block->rsi, 2, 1000); break;
-    case __NR_setitimer: lengthen(block->rdx, 2, 1000); break;
+    case __NR_timerfd_gettime: lengthen(block->call[2], 2, 1); break;
+    case __NR_getitimer: lengthen(block->call[2], 2, 1000); break;
+    case __NR_setitimer: lengthen(block->call[3], 2, 1000); break;
     case __NR_timer_settime:
-    case __NR_timerfd_settime: lengthen(block->r10, 2, 1); break;
+    case __NR_timerfd_settime: lengthen(block->call[4], 2, 1); break;
     }
 }

@@ -16,7 +16,7 @@ use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -47,6 +47,9 @@ pub struct Options {
     pub no_rewrite: bool,
     /// Takes every call through the executive's C code, as if each had a rule (for measurements).
     pub save_all: bool,
+    /// A program that cannot attach the session's memory (its host has exited, or it left the IPC
+    /// namespace) runs without rules. Else it does not run.
+    pub fail_open: bool,
     /// Lets io_uring pass, whose operations are not seen.
     pub io_uring: bool,
     /// Clocks, sleeps and time-outs at another speed than the real one.
@@ -135,6 +138,8 @@ pub struct Outcome {
     /// Programs that would have got the rights of another user or group (setuid, setgid), and ran
     /// without.
     pub setuid: u64,
+    /// Calls at sites beyond the 8192 that the executive keeps: each costs a signal.
+    pub crowded: u64,
     /// For each rule: its text, how often it matched, how often it acted.
     pub rules: Vec<(String, u64, u64)>,
 }
@@ -191,12 +196,13 @@ impl Session {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
         }
         let object = options.object.as_ref().map_or(&[][..], |object| &object.image);
-        let memory = Memory::create(object, |shared| fill(shared, options))
+        let memory = Memory::create(object, options.trace, |shared| fill(shared, options))
             .map_err(|error| io::Error::new(error.kind(), format!("cannot make shared memory: {error}")))?;
         let image = memfd::program("hijack", EXECUTIVE)?;
         let program_fd = file.as_raw_fd();
         let mut command = Command::new(format!("/proc/self/fd/{}", image.as_raw_fd()));
-        command.arg0("hijack").arg(memory.id().to_string()).arg(program_fd.to_string()).arg(&path).args(arguments);
+        let attach = format!("{}{}:{}", memory.id(), if options.fail_open { "+" } else { "" }, identity(&image)?);
+        command.arg0("hijack").arg(attach).arg(program_fd.to_string()).arg(&path).args(arguments);
         // SAFETY: the closure makes two system calls, on a descriptor that is open in the child and
         // its own mask. A stop that comes before the executive has its handler waits.
         unsafe {
@@ -315,9 +321,17 @@ impl Session {
             asked: stat(14),
             unanswered: stat(15),
             setuid: stat(16),
+            crowded: stat(17),
             rules: rules.collect(),
         }
     }
+}
+
+/// What the executive knows its own file by; see `identity` in `executive/hints.c`.
+fn identity(image: &OwnedFd) -> io::Result<u64> {
+    let about = File::from(image.try_clone()?).metadata()?;
+    let key = about.ino().wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ about.dev().wrapping_mul(0xc2b2_ae3d_27d4_eb4f);
+    Ok((key ^ (about.ctime() as u64) << 32 ^ about.ctime_nsec() as u64).max(1))
 }
 
 fn fill(shared: &mut Shared, options: &Options) {

@@ -7,7 +7,7 @@ use orbit_linux::segment::Segment;
 use std::io;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 /// From `hint_generation` to the end of `struct extension_memory`.
 const HINTS_BYTES: usize = 64 + 32 * 8 + 32 * 128 * 8;
 pub(crate) const MAX_CALLS: usize = 512;
@@ -192,10 +192,10 @@ const _: () = assert!(size_of::<Slot>() == 128 && size_of::<Description>() == 32
 const _: () = assert!(size_of::<Rule>() == 64 + 8 + 32 + 8 + 24 + MAX_CONDITIONS * 152 + PATTERN_BYTES);
 
 const COUNTS_OFFSET: usize = (size_of::<Shared>() + 4095) & !4095;
-const RINGS_OFFSET: usize = COUNTS_OFFSET + MAX_SLOTS * MAX_CALLS * 8;
-
-const EXTENSION_OFFSET: usize = RINGS_OFFSET + MAX_SLOTS * RING_BYTES;
+const EXTENSION_OFFSET: usize = COUNTS_OFFSET + MAX_SLOTS * MAX_CALLS * 8;
 const OBJECT_OFFSET: usize = EXTENSION_OFFSET + ((size_of::<Extension>() + 4095) & !4095);
+/// Only where calls are traced: what guests map counts against their limits.
+const RINGS_OFFSET: usize = OBJECT_OFFSET + OBJECT_LIMIT;
 const _: () = assert!(size_of::<RawQuestion>() == 480 && size_of::<Inspection>() == 256);
 
 /// The segment of one session.
@@ -205,11 +205,11 @@ pub(crate) struct Memory {
 
 impl Memory {
     /// Makes the segment; `fill` sets what guests only read, before any guest has it. `object` is
-    /// the image of the policy object, at most `OBJECT_LIMIT` bytes.
-    pub fn create(object: &[u8], fill: impl FnOnce(&mut Shared)) -> io::Result<Memory> {
+    /// the image of the policy object, at most `OBJECT_LIMIT` bytes. With `rings` threads can trace.
+    pub fn create(object: &[u8], rings: bool, fill: impl FnOnce(&mut Shared)) -> io::Result<Memory> {
         assert!(object.len() <= OBJECT_LIMIT);
-        let segment = Segment::create(OBJECT_OFFSET + OBJECT_LIMIT)?;
-        // SAFETY: the segment ends with OBJECT_LIMIT bytes for the image, and nothing else has
+        let segment = Segment::create(RINGS_OFFSET + if rings { MAX_SLOTS * RING_BYTES } else { 0 })?;
+        // SAFETY: the segment has OBJECT_LIMIT bytes for the image there, and nothing else has
         // attached it yet.
         unsafe { segment.as_ptr().add(OBJECT_OFFSET).copy_from_nonoverlapping(object.as_ptr(), object.len()) };
         // SAFETY: the segment is zeroed, aligned to pages, larger than `Shared`, and nothing else
@@ -225,7 +225,7 @@ impl Memory {
     /// Calls by number, of all threads that were and are.
     pub fn counts(&self) -> [u64; MAX_CALLS] {
         let limit = self.slot_limit();
-        // SAFETY: the counters lie in the segment, between the structure and the rings; they are
+        // SAFETY: the counters lie in the segment, between the structure and the extension; they are
         // aligned, and guests write them by single stores.
         let slots: &[[AtomicU64; MAX_CALLS]] =
             unsafe { std::slice::from_raw_parts(self.segment.as_ptr().add(COUNTS_OFFSET).cast(), limit) };
@@ -259,7 +259,7 @@ impl Memory {
 
     /// Copies `to.len()` bytes that begin `at` bytes into the stream of a slot's ring.
     pub fn copy_ring(&self, slot: usize, at: u64, to: &mut [u8]) {
-        assert!(slot < MAX_SLOTS && to.len() <= RING_BYTES);
+        assert!(slot < MAX_SLOTS && to.len() <= RING_BYTES && self.segment.len() > RINGS_OFFSET);
         let within = (at % RING_BYTES as u64) as usize;
         let first = to.len().min(RING_BYTES - within);
         // SAFETY: the ring lies in the segment, checked above; both parts lie in the ring. Guests

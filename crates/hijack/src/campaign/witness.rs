@@ -21,7 +21,7 @@ const MAX_FRAMES: usize = 24;
 /// Clocks of file systems are up to a tick behind.
 const CLOCK_STEP: Duration = Duration::from_millis(20);
 /// Executive, its stacks and the shared memory: not the program's.
-const EXECUTIVE: std::ops::Range<u64> = 0x1f00_0000_0000..0x1f20_0000_0000;
+const EXECUTIVE: std::ops::Range<u64> = 0x1f00_0000_0000..0x1f30_0000_0000;
 
 /// Calls that make a file: index of the directory's argument (`NO_DIRECTORY`: none) and of the
 /// path's.

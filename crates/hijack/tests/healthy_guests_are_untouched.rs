@@ -1,0 +1,68 @@
+//! What a healthy program may do as without the executive: hints for mmap, many sites, limits of
+//! memory, contexts of many threads.
+
+mod common;
+use common::{Run, guest, has, run};
+use orbit_hijack::Options;
+
+/// Address space that a guest of one thread may have more than without the executive.
+const MORE_KIB: u64 = 16 << 10;
+
+fn run_guest(name: &str, words: &[&str]) -> Run {
+    let program = guest(name, &[concat!("-I", env!("CARGO_MANIFEST_DIR"), "/include")]);
+    let run = run(&Options::default(), &[&[program.to_str().expect("a path")], words].concat());
+    assert_eq!(run.outcome.status, 0, "{}", run.stdout);
+    run
+}
+
+#[test]
+fn a_hint_in_the_executives_range_is_as_one_that_is_occupied() {
+    let run = run_guest("hints", &[]);
+    assert_eq!(run.stdout, "bad 0 occupied 33 fixed 33\n");
+    assert_eq!(run.outcome.refused, 33, "fixed mappings are counted, hints are not");
+}
+
+#[test]
+fn sites_of_unmapped_code_are_free_again() {
+    let run = run_guest("sites", &[]);
+    assert_eq!((run.stdout.as_str(), run.outcome.crowded), ("9000 right\n", 0));
+}
+
+#[test]
+fn sites_beyond_the_table_trap_and_are_counted() {
+    let run = run_guest("sites", &["kept"]);
+    assert_eq!(run.stdout, "9000 right\n");
+    assert!(run.outcome.crowded > 500, "{:?}", run.outcome);
+}
+
+fn size_kib(status: &str) -> u64 {
+    let number = status.split_whitespace().nth(1).and_then(|number| number.parse().ok());
+    number.unwrap_or_else(|| panic!("VmSize: {status:?}"))
+}
+
+#[test]
+fn a_guest_of_one_thread_is_small() {
+    let words = ["VmSize", "/proc/self/status"];
+    let native = std::process::Command::new("grep").args(words).output().expect("grep");
+    let own = size_kib(&String::from_utf8_lossy(&native.stdout));
+    let guests = size_kib(&run(&Options::default(), &[&["grep"], &words[..]].concat()).stdout);
+    assert!(guests < own + MORE_KIB, "{guests} KiB, {own} without the executive");
+}
+
+#[test]
+fn limits_of_address_space_and_data_leave_room_for_the_executive() {
+    if has("prlimit") {
+        for limit in ["--as=100000000", "--data=20000000"] {
+            assert_eq!(run(&Options::default(), &["prlimit", limit, "ls", "/"]).outcome.status, 0, "{limit}");
+        }
+    }
+}
+
+#[test]
+fn contexts_are_freed_with_their_thread_and_start_level_with_the_others() {
+    let run = run_guest("contexts", &[]);
+    let (made, percent) = run.stdout.split_once(" made, ").expect("two numbers");
+    assert_eq!(made, "12");
+    let percent: i64 = percent.trim_end().trim_end_matches(" percent").parse().expect("a number");
+    assert!((35..=65).contains(&percent), "the second context got {percent} % of equal shares");
+}
