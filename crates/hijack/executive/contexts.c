@@ -17,7 +17,7 @@ struct guest_context {
     u32 state;
     u32 share;
     u64 cycles;
-    u64 start; /* cycles that it is taken to have had when it was made: as many, for its share, as the least of others */
+    u64 start; /* added for comparisons: what the least used one had when this one was made */
     u64 rbx, rdi, rbp, rsp, r12, r13, r14, r15; /* YIELDED; the return address is on the stack */
     struct frame frame;                         /* INTERRUPTED */
     u8 vector[VECTOR_LIMIT] __attribute__((aligned(64)));

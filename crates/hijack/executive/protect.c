@@ -66,11 +66,11 @@ int may_pass(struct block *block) {
         return 1;
     case __NR_mmap:
         if (!(block->call[4] & (MAP_FIXED | MAP_FIXED_NOREPLACE))) {
-            /* A hint that is occupied: the kernel picks another address. It rounds up, and to pages. */
+            /* A hint that is occupied: the kernel picks another address. It rounds to pages. */
             if (a && names_executive(a & ~4095ul, b + 8192 < b ? b : b + 8192)) block->call[1] = 0;
             return 1;
         }
-        if (names_executive(a, b) && (block->call[4] & MAP_FIXED_NOREPLACE)) {
+        if (names_executive(a, b) && (block->call[4] & MAP_FIXED_NOREPLACE)) { /* occupied */
             block->rax = -EEXIST;
             return 0;
         }
@@ -79,7 +79,8 @@ int may_pass(struct block *block) {
         return 1;
     case __NR_mremap:
         if (names_executive(a, b)) return refuse(block, -EPERM);
-        if ((block->call[4] & MREMAP_FIXED) && names_executive(block->call[5], block->call[3])) return refuse(block, -EPERM);
+        if ((block->call[4] & MREMAP_FIXED) && names_executive(block->call[5], block->call[3]))
+            return refuse(block, -EPERM);
         reset_sites(a, b, 0);
         return 1;
     case __NR_shmat:

@@ -1,8 +1,9 @@
 /*
  * Stubs. A site's first call comes by SIGSYS and makes its stub; later ones come by SIGSYS again,
  * or by the jump that `rewrite` put there. Stubs of unmapped code are free again. Where the table
- * is full, calls at further sites come by SIGSYS for good, and have their thread's spare stub. A stub counts the call and makes it with the guest's
- * registers live, or enters the executive where `call_flags` says so.
+ * is full, calls at further sites come by SIGSYS for good, and have their thread's spare stub. A
+ * stub counts the call and makes it with the guest's registers live, or enters the executive where
+ * `call_flags` says so.
  */
 #include "block.h"
 

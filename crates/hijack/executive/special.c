@@ -131,9 +131,11 @@ int special(struct block *block) {
     case __NR_fork:
     case __NR_vfork:
     case __NR_clone3: return answer(block, clone_thread(block, block->call[0]));
-    case __NR_execve: return answer(block, do_execve(block, AT_FDCWD, block->call[1], block->call[2], block->call[3], 0));
+    case __NR_execve: 
+        return answer(block, do_execve(block, AT_FDCWD, block->call[1], block->call[2], block->call[3], 0));
     case __NR_execveat:
-        return answer(block, do_execve(block, (i32)block->call[1], block->call[2], block->call[3], block->call[4], block->call[5]));
+        return answer(block, do_execve(block, (i32)block->call[1], block->call[2], block->call[3], block->call[4],
+                                       block->call[5]));
     case __NR_exit: exit_thread(block, block->call[1]);
     case __NR_exit_group: close_slots(block); return ENTER_KERNEL;
     case __NR_setuid: share_with(block->call[1]); return ENTER_KERNEL;

@@ -33,7 +33,8 @@ static struct action_table *table_at(u32 index) {
 
 /* Memory of the executive's own that grows with threads: it is no part of a core. */
 static int map_own(u64 address, u64 bytes) {
-    i64 at = SYS6(__NR_mmap, address, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    i64 at = SYS6(__NR_mmap, address, bytes, PROT_READ | PROT_WRITE,
+                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     if (at == (i64)address) SYS3(__NR_madvise, address, bytes, MADV_DONTDUMP);
     return at == (i64)address || at == -EEXIST;
 }

@@ -146,7 +146,8 @@ int virtual_time(struct block *block) {
         return ENTER_DONE;
     case __NR_nanosleep: replace(block, 1, 1, -1, 4); break;
     case __NR_clock_nanosleep:
-        if (is_virtual(block->call[1])) replace(block, 3, 1, block->call[2] & TIMER_ABSTIME ? (i64)block->call[1] : -1, 4);
+        if (is_virtual(block->call[1]))
+            replace(block, 3, 1, block->call[2] & TIMER_ABSTIME ? (i64)block->call[1] : -1, 4);
         break;
     case __NR_poll: replace_milliseconds(block, 3); break;
     case __NR_epoll_wait:

@@ -205,7 +205,8 @@ pub(crate) struct Memory {
 
 impl Memory {
     /// Makes the segment; `fill` sets what guests only read, before any guest has it. `object` is
-    /// the image of the policy object, at most `OBJECT_LIMIT` bytes. With `rings` threads can trace.
+    /// the image of the policy object, at most `OBJECT_LIMIT` bytes. With `rings` threads can
+    /// trace.
     pub fn create(object: &[u8], rings: bool, fill: impl FnOnce(&mut Shared)) -> io::Result<Memory> {
         assert!(object.len() <= OBJECT_LIMIT);
         let segment = Segment::create(RINGS_OFFSET + if rings { MAX_SLOTS * RING_BYTES } else { 0 })?;
@@ -225,8 +226,8 @@ impl Memory {
     /// Calls by number, of all threads that were and are.
     pub fn counts(&self) -> [u64; MAX_CALLS] {
         let limit = self.slot_limit();
-        // SAFETY: the counters lie in the segment, between the structure and the extension; they are
-        // aligned, and guests write them by single stores.
+        // SAFETY: the counters lie in the segment, between the structure and the extension; they
+        // are aligned, and guests write them by single stores.
         let slots: &[[AtomicU64; MAX_CALLS]] =
             unsafe { std::slice::from_raw_parts(self.segment.as_ptr().add(COUNTS_OFFSET).cast(), limit) };
         let all = || slots.iter().chain(std::iter::once(&self.shared().counts));

@@ -1,4 +1,4 @@
-/* Hints for mmap all over the range of the executive: each mapping is the guest's own, to unmap in part. */
+/* Hints for mmap all over the range of the executive: each mapping is the guest's own, to unmap. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <stdio.h>
