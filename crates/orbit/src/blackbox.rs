@@ -51,7 +51,7 @@ const SIGNAL_STACK: usize = 128 * 1024;
 const PATIENCE: libc::c_uint = 1;
 
 /// The signals that mean a bug in the task.
-const SIGNALS: [c_int; 7] =
+pub(crate) const SIGNALS: [c_int; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGFPE, libc::SIGILL, libc::SIGABRT, libc::SIGSYS, libc::SIGTRAP];
 
 /// What a dying orbit leaves. Writer of all: the orbit; reader: main. All zeros: nothing is

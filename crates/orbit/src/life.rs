@@ -59,7 +59,7 @@ pub(crate) fn call_for_process<'a>(
     let mut code = vec![options.entry.map_or(0, |f| f as usize)];
     code.extend(options.init.map(|f| f as usize));
     let coming = match origin {
-        Some(origin) if !origin.is_gone() => runtime.take_process_of(origin)?,
+        Some(origin) if origin.makes_again() => runtime.take_process_of(origin)?,
         Some(origin) if !code.iter().all(|at| origin.knows(*at)) => {
             let name = &options.name;
             let why =
@@ -289,7 +289,7 @@ impl Inner {
         core.life.note_start((!was_up).then(|| {
             let mut end = understand(&process, ended, &core.limits, nonsense.clone(), false);
             if let Some(crash) = end.crash_mut() {
-                crash.ask_names(&process.template.desk);
+                crash.ask_names(&process.template);
             }
             WhyDown::Ended(end)
         }));
@@ -300,7 +300,7 @@ impl Inner {
                 understand(&process, ended, &core.limits, nonsense, is_late(&head.call))
             };
             if let Some(crash) = outcome.crash_mut() {
-                crash.ask_names(&process.template.desk);
+                crash.ask_names(&process.template);
             }
             self.release_copier(core, head);
             self.finish(core, &head.call, outcome, u64::MAX);

@@ -24,7 +24,7 @@ use crate::blackbox::{Function, MAX_FRAMES, Stack, find_functions};
 use crate::generation::generation;
 use crate::limits;
 use crate::own::{self, Own};
-use crate::template::Code;
+use crate::template::{Code, Template};
 
 /// How long names may take before a crash goes without.
 const NAMED_WITHIN: Duration = Duration::from_secs(2);
@@ -67,9 +67,10 @@ impl Desk {
         self.book.lock().unwrap_or_else(|e| e.into_inner())
     }
 
-    /// Asks for the names of a call stack. Never waits.
-    pub fn ask(self: &Arc<Desk>, addresses: &[u64]) -> Arc<Names> {
-        let mut book = self.book();
+    /// Asks a template for the names of a call stack. Never waits.
+    pub fn ask(template: &Arc<Template>, addresses: &[u64]) -> Arc<Names> {
+        let desk = &template.desk;
+        let mut book = desk.book();
         let mut unknown: Vec<u64> = lookups(addresses).filter(|at| !book.known.contains_key(at)).collect();
         unknown.sort_unstable();
         unknown.dedup();
@@ -79,12 +80,13 @@ impl Desk {
             let number = book.last;
             let mut message = number.to_le_bytes().to_vec();
             unknown.iter().for_each(|at| message.extend_from_slice(&at.to_le_bytes()));
-            if self.socket.fd().and_then(|fd| socket::send_now(fd, &message, &[])).is_ok() {
+            if desk.socket.fd().and_then(|fd| socket::send_now(fd, &message, &[])).is_ok() {
                 book.asked.insert(number, unknown);
                 request = Some(number);
             }
         }
-        Arc::new(Names { desk: self.clone(), request, until: Instant::now() + NAMED_WITHIN })
+        let template = Mutex::new(request.map(|_| template.clone()));
+        Arc::new(Names { desk: desk.clone(), request, until: Instant::now() + NAMED_WITHIN, template })
     }
 
     /// Takes the answers that have come.
@@ -124,6 +126,8 @@ pub(crate) struct Names {
     desk: Arc<Desk>,
     request: Option<u32>,
     until: Instant,
+    /// Lives until they are settled: with it the process would end that finds them.
+    template: Mutex<Option<Arc<Template>>>,
 }
 
 impl fmt::Debug for Names {
@@ -141,7 +145,17 @@ impl Names {
         if Instant::now() >= self.until {
             book.asked.remove(&number);
         }
-        !book.asked.contains_key(&number)
+        let are_settled = !book.asked.contains_key(&number);
+        drop(book);
+        if are_settled {
+            self.let_go();
+        }
+        are_settled
+    }
+
+    /// Lets go of the template.
+    pub fn let_go(&self) {
+        drop(self.template.lock().unwrap_or_else(|e| e.into_inner()).take());
     }
 
     /// Waits until they are settled.

@@ -321,7 +321,9 @@ impl Runtime {
         if let Some(thread) = supervisor.filter(|t| t.thread().id() != std::thread::current().id()) {
             let _ = thread.join();
         }
-        lock(&self.unnamed).clear();
+        let unnamed = std::mem::take(&mut *lock(&self.unnamed));
+        unnamed.iter().for_each(|(names, _)| names.let_go());
+        drop(unnamed);
         // Copiers of calls that waited: they were killed.
         while !self.reap_buried() {
             std::thread::sleep(std::time::Duration::from_millis(1));

@@ -5,6 +5,12 @@
 //! replica. The word is private to the orbit's process: where all threads of that sleep so, without
 //! a limit of time, none of them ever wakes.
 //!
+//! So do locks outside of areas that another thread of main held when the library was set up (libc
+//! has some: of the time zone, of `syslog`, of the environment). Such a word counts where it is
+//! private to the process, no thread has run between two inspections, and the process catches no
+//! signal that could wake one. What an orbit's own loop waits for is shared with main, and never
+//! counts.
+//!
 //! The template inspects it, as the orbit's parent: what a thread sleeps on is shown to nothing
 //! else where Yama holds.
 
@@ -12,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use orbit_linux::{pidfd, procfs, thread};
 
+use crate::blackbox;
 use crate::clock::now_ns;
 use crate::core::{Core, Inner};
 use crate::life::EndedBy;
@@ -25,11 +32,16 @@ const MAX_INSPECTION: Duration = Duration::from_millis(200);
 /// How long the orbit may take to leave its call stack before it is killed.
 const LEAVES_STACK_WITHIN: Duration = Duration::from_secs(2);
 
-/// A task seen asleep on a lock of a replica.
+/// Marks the address of a word, a multiple of 4, as private to its process.
+const PRIVATE: usize = 1;
+
+/// A task seen asleep on a lock that nobody can release.
 #[derive(Clone, Copy)]
 pub(crate) struct Asleep {
     call: u32,
     pub lock: usize,
+    /// Times that its threads were given a CPU; 0: not known.
+    slices: usize,
     since: Instant,
 }
 
@@ -50,13 +62,17 @@ impl Inner {
         let core = &mut *core;
         let same = core.life.healthy_process().is_some_and(|p| p.pid == pid)
             && core.queue.front().is_some_and(|head| head.call.number == call);
-        let is_in_replica = |lock: &usize| core.replicas.iter().any(|r| r.area.contains(*lock, 4));
-        let Some(&lock) = locks.first().filter(|_| same && locks.iter().all(is_in_replica)) else {
+        let is_in_replica = |lock: &usize| core.replicas.iter().any(|r| r.area.contains(*lock & !PRIVATE, 4));
+        let (slices, locks) = locks.split_first().map_or((0, &[][..]), |(slices, locks)| (*slices, locks));
+        let counts = |lock: &usize| is_in_replica(lock) || (slices != 0 && *lock & PRIVATE != 0);
+        let Some(&lock) = locks.first().filter(|_| same && locks.iter().all(counts)) else {
             core.life.note_asleep(None);
             return None;
         };
-        let known = core.life.asleep().filter(|known| known.call == call && known.lock == lock);
-        let asleep = known.unwrap_or(Asleep { call, lock, since: Instant::now() });
+        let lock = lock & !PRIVATE;
+        let same_sleep = |known: &Asleep| (known.call, known.lock, known.slices) == (call, lock, slices);
+        let known = core.life.asleep().filter(same_sleep);
+        let asleep = known.unwrap_or(Asleep { call, lock, slices, since: Instant::now() });
         core.life.note_asleep(Some(asleep));
         let slept = asleep.since.elapsed();
         if slept < after {
@@ -71,6 +87,11 @@ impl Inner {
         let stuck = EndedBy::Stuck { killed_at };
         core.life.condemn(stuck);
         let Some(process) = core.life.process() else { return };
+        let lock = core.life.asleep().map_or(0, |asleep| asleep.lock);
+        if !core.replicas.iter().any(|r| r.area.contains(lock, 4)) {
+            // Another process of it would sleep there too.
+            process.template.distrust();
+        }
         let aborted = process.pidfd.fd().and_then(|fd| pidfd::send_signal(fd, libc::SIGABRT));
         if aborted.is_ok() {
             // Should it not end of that, it is killed then.
@@ -84,6 +105,14 @@ impl Inner {
     pub fn describe_lock(&self, core: &Core) -> (usize, String) {
         let Some(lock) = core.life.asleep().map(|asleep| asleep.lock) else { return (0, String::new()) };
         let area = core.replicas.iter().find(|r| r.area.contains(lock, 4)).map(|r| &r.area);
+        if area.is_none() {
+            let why = format!(
+                "all threads of the orbit sleep on locks that none of them can release; that at {lock:#x} lies outside \
+                 of areas: another thread of this program held it when the library was set up, or the task waits for \
+                 itself; set the library up before the program starts threads"
+            );
+            return (lock, why);
+        }
         let place = area
             .map_or_else(String::new, |area| format!(" ({} bytes into area \"{}\")", lock - area.base(), area.name()));
         let why = format!(
@@ -95,31 +124,52 @@ impl Inner {
     }
 }
 
-/// In the template: the words that all threads of a process sleep on, without a limit of time, that
-/// of its first thread first; none if one of them does anything else, or it cannot be seen.
+/// In the template: how often the threads of a process were given a CPU (0: not known, or a signal
+/// that the process catches may wake them), then the words that all of them sleep on, without a
+/// limit of time, that of its first thread first; nothing if one of them does anything else, or it
+/// cannot be seen.
 pub(crate) fn asleep_on(pid: i32) -> Vec<u64> {
     let words = || {
-        let mut words = vec![sleeps_on(pid, pid)?];
+        let (first, mut slices) = sleeps_on(pid, pid)?;
+        let mut words = vec![0, first];
         for entry in std::fs::read_dir(format!("/proc/{pid}/task")).ok()? {
             let thread: i32 = entry.ok()?.file_name().to_str()?.parse().ok()?;
             if thread != pid {
-                words.push(sleeps_on(pid, thread)?);
+                let (word, more) = sleeps_on(pid, thread)?;
+                words.push(word);
+                slices = slices.zip(more).map(|(one, other)| one + other);
             }
             if words.len() > MOST_THREADS {
                 return None;
             }
         }
+        words[0] = slices.filter(|_| !may_be_woken(pid)).unwrap_or(0);
         Some(words)
     };
     words().unwrap_or_default()
 }
 
-fn sleeps_on(pid: i32, tid: i32) -> Option<u64> {
+/// The word that a thread sleeps on, and how often it was given a CPU where that is known.
+fn sleeps_on(pid: i32, tid: i32) -> Option<(u64, Option<u64>)> {
     let call = thread::call(&procfs::text(format!("/proc/{pid}/task/{tid}/syscall")).ok()?)?;
     let operation = call.args[1] as i32 & libc::FUTEX_CMD_MASK;
     let waits = [libc::FUTEX_WAIT, libc::FUTEX_WAIT_BITSET, libc::FUTEX_LOCK_PI, FUTEX_LOCK_PI2];
     let for_ever = call.args[3] == 0;
-    (call.nr == libc::SYS_futex && waits.contains(&operation) && for_ever).then_some(call.args[0])
+    let word = call.args[0] & !3;
+    let private = if call.args[1] as i32 & libc::FUTEX_PRIVATE_FLAG != 0 { PRIVATE as u64 } else { 0 };
+    let slices = procfs::text(format!("/proc/{pid}/task/{tid}/schedstat"));
+    let slices = slices.ok().and_then(|text| Some(thread::sched(text.as_bytes())?.slices));
+    (call.nr == libc::SYS_futex && waits.contains(&operation) && for_ever).then_some((word | private, slices))
+}
+
+/// Whether a signal that the process catches, or a timer, may yet wake a thread of it.
+fn may_be_woken(pid: i32) -> bool {
+    let Ok(status) = procfs::text(format!("/proc/{pid}/status")) else { return true };
+    let caught = status.lines().find_map(|line| line.strip_prefix("SigCgt:"));
+    let Some(caught) = caught.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok()) else { return true };
+    // Those of a crash, which end it, and the two that glibc keeps for threads.
+    let harmless = blackbox::SIGNALS.iter().chain(&[32, 33]).fold(0, |mask, signal| mask | 1u64 << (signal - 1));
+    caught & !harmless != 0
 }
 
 /// Linux 5.14.

@@ -93,6 +93,8 @@ pub(crate) struct Template {
     pub desk: Arc<Desk>,
     /// Whether somebody wanted code that main has and this template lacks.
     outdated: AtomicBool,
+    /// Whether a task has slept for ever on a lock that was held at its birth.
+    distrusted: AtomicBool,
     /// Not none if the template is main's own child, to be reaped by it.
     child: Option<i32>,
 }
@@ -164,6 +166,7 @@ impl Template {
             desk: Desk::new(desk, code.clone()),
             code,
             outdated: AtomicBool::new(false),
+            distrusted: AtomicBool::new(false),
             child,
         })
     }
@@ -176,12 +179,25 @@ impl Template {
     /// Whether new orbits may come from it, which are to have the code that main has at these
     /// addresses.
     pub fn serves(&self, code: &[usize]) -> bool {
-        !self.outdated.load(Ordering::Relaxed) && code.iter().all(|at| self.knows(*at))
+        !self.outdated.load(Ordering::Relaxed)
+            && !self.distrusted.load(Ordering::Relaxed)
+            && code.iter().all(|at| self.knows(*at))
     }
 
     /// No new orbit comes from it any more: code was wanted that it lacks.
     pub fn outdate(&self) {
         self.outdated.store(true, Ordering::Relaxed);
+    }
+
+    /// No process comes from it any more, not even for an orbit that it has made: it has a lock that
+    /// was held when it was made.
+    pub fn distrust(&self) {
+        self.distrusted.store(true, Ordering::Relaxed);
+    }
+
+    /// Whether an orbit that it has made may come from it again.
+    pub fn makes_again(&self) -> bool {
+        !self.distrusted.load(Ordering::Relaxed) && !self.is_gone()
     }
 
     /// Asks for a new process, to be taken by [`Template::answer`] some hundred microseconds later,
@@ -245,9 +261,8 @@ impl Template {
         }
     }
 
-    /// The words that all threads of a process of this template sleep on without a limit of time,
-    /// that of its first thread first; none if one of them does anything else, or if the template
-    /// does not say it within `patience`.
+    /// What [`stuck::asleep_on`] says of a process of this template; nothing if the template does
+    /// not say it within `patience`.
     pub fn asleep_on(&self, pid: i32, patience: Duration) -> Vec<usize> {
         let mut message = [INSPECT; 5];
         message[1..].copy_from_slice(&pid.to_le_bytes());

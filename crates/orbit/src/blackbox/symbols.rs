@@ -6,6 +6,7 @@ use std::fmt;
 use std::sync::{Arc, OnceLock};
 
 use crate::names::{Desk, Names, lookups};
+use crate::template::Template;
 
 /// One function on a call stack. A function that the compiler put inside another one has an entry
 /// of its own, with the same address.
@@ -129,8 +130,8 @@ impl Crash {
     }
 
     /// Asks for the names of its call stack. Never waits.
-    pub(crate) fn ask_names(&mut self, desk: &Arc<Desk>) {
-        self.names = (!self.addresses.is_empty()).then(|| desk.ask(&self.addresses));
+    pub(crate) fn ask_names(&mut self, template: &Arc<Template>) {
+        self.names = (!self.addresses.is_empty()).then(|| Desk::ask(template, &self.addresses));
     }
 
     /// The names of its call stack that are on their way.
