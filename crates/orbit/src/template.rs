@@ -189,8 +189,8 @@ impl Template {
         self.outdated.store(true, Ordering::Relaxed);
     }
 
-    /// No process comes from it any more, not even for an orbit that it has made: it has a lock that
-    /// was held when it was made.
+    /// No process comes from it any more, not even for an orbit that it has made: it has a lock
+    /// that was held when it was made.
     pub fn distrust(&self) {
         self.distrusted.store(true, Ordering::Relaxed);
     }
