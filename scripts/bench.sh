@@ -20,7 +20,7 @@ case ${1:-} in
 esac
 scripts/packages.sh build bench
 TARGET=${CARGO_TARGET_DIR:-target}
-cargo build --quiet --release -p orbit-cli
+cargo build --quiet --release -p orbit-cli -p orbit-bench
 results=$TARGET/bench
 ORBIT_COMMIT=$(git rev-parse --short HEAD 2>/dev/null || true)
 export ORBIT_COMMIT

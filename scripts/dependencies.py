@@ -6,7 +6,7 @@ each crate below crates/ has what a registry shows.
 
 Reads `cargo metadata` of the workspace and of crates with builds of their own (APART). Fails where a dependency has a licence that
 is not in ALLOWED, where a program or library of the project would link two versions of a crate that is not in TWICE (or APART), where
-a dependency needs a newer Rust than Cargo.toml promises, or where a crate has no description, documentation, keywords, categories
+a dependency needs a newer Rust than Cargo.toml promises, or where a crate has no description, keywords, categories
 or oldest Rust.
 """
 
@@ -66,7 +66,7 @@ APART = {
 CRATES = pathlib.Path(__file__).resolve().parent.parent / "crates"
 
 # What a registry shows of a crate. `repository` joins them when the project has a public address.
-SHOWN = ["description", "license", "documentation", "keywords", "categories", "rust_version"]
+SHOWN = ["description", "license", "keywords", "categories", "rust_version"]
 
 
 def allowed(expression):

@@ -19,9 +19,10 @@ if [ "$(id -u)" != 0 ] || ! command -v debootstrap >/dev/null; then
 fi
 if [ ! -e "$root/.made" ]; then
     mirror=$(sed -n 's/^URIs: *//p; s/^deb  *\(\[[^]]*\]  *\)\{0,1\}\([^ ]*\).*/\2/p' \
-        /etc/apt/sources.list /etc/apt/sources.list.d/* 2>/dev/null | head -1)
+        /etc/apt/sources.list /etc/apt/sources.list.d/*.list /etc/apt/sources.list.d/*.sources 2>/dev/null | head -1)
+    [ -n "$mirror" ] || { echo "fresh.sh: no package archive is configured for apt-get" >&2 && exit 1; }
     echo "making a minimal root of $release in $root"
-    debootstrap --variant=minbase --include=ca-certificates,make,git "$release" "$root" "${mirror:-http://deb.debian.org/debian}"
+    debootstrap --variant=minbase --include=ca-certificates,make,git "$release" "$root" "$mirror"
     touch "$root/.made"
 fi
 # What this machine needs to reach its package archive, the new one does too.

@@ -37,7 +37,7 @@ put() {
     done
 }
 
-put 755 bin "$built/orbit"
+put 755 bin "$built/orbit" "$built/orbit-bench"
 # The file has the whole version in its name; programs find it by its soname, compilers by the short name.
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 lib=$DESTDIR$PREFIX/lib

@@ -288,7 +288,7 @@ fn spawn(program: Program, folder: &Path, is_kept: bool) -> Result<Child, Failur
     };
     let mut run = match is_kept {
         true => {
-            let mut keeper = Command::new(std::env::current_exe()?);
+            let mut keeper = Command::new(crate::orbit_command()?);
             keeper.args(["keep", "--quiet", "--log", "--family", "--events"]).arg(folder.join("events")).arg("--");
             keeper.arg(&command[0]);
             keeper

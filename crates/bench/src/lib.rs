@@ -80,6 +80,15 @@ pub struct Args {
     what: What,
 }
 
+/// The `orbit` command that is installed beside this program.
+fn orbit_command() -> std::io::Result<PathBuf> {
+    let command = std::env::current_exe()?.with_file_name("orbit");
+    match command.exists() {
+        true => Ok(command),
+        false => Err(std::io::Error::other(format!("there is no {}: build orbit-cli as well", command.display()))),
+    }
+}
+
 /// Options of every bench.
 #[derive(clap::Args)]
 pub struct Common {

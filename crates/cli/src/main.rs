@@ -6,6 +6,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod analyse;
+mod bench;
 mod doctor;
 mod hijack;
 mod pins;
@@ -15,7 +16,6 @@ mod top;
 mod view;
 
 use clap::{Parser, Subcommand};
-use orbit_bench as bench;
 use orbit_console::out;
 use orbit_keep as keep;
 use orbit_service as service;

@@ -285,9 +285,8 @@ impl Drop for Guarded {
 }
 
 fn guard(config: Option<&Path>) -> Result<Command, Failure> {
-    // Also while a build puts another file in its place.
-    let mut command = Command::new("/proc/self/exe");
-    command.arg0("orbit").args(["watch", "--events", "-"]);
+    let mut command = Command::new(crate::orbit_command()?);
+    command.args(["watch", "--events", "-"]);
     if let Some(config) = config {
         command.arg("--config").arg(config);
     }

@@ -60,7 +60,7 @@ pub struct Subject {
 impl Subject {
     pub fn start(threads: usize) -> Result<Subject, Failure> {
         let mut child = Command::new(std::env::current_exe()?)
-            .args(["bench", "graft", "--subject", &threads.to_string()])
+            .args(["graft", "--subject", &threads.to_string()])
             .stdout(Stdio::piped())
             .spawn()?;
         let mut line = String::new();

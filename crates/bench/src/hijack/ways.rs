@@ -130,7 +130,7 @@ fn measured(way: Way, word: &str) -> Result<f64, Failure> {
     let (mut reader, writer) = std::io::pipe().map_err(failed)?;
     let fd = writer.as_raw_fd();
     let exe = std::env::current_exe().map_err(failed)?;
-    let arguments = ["bench", "hijack", "--guest", word, &fd.to_string()].map(OsString::from);
+    let arguments = ["hijack", "--guest", word, &fd.to_string()].map(OsString::from);
     let keep = move || descriptors::inherit(fd);
     let options = Options {
         trace: way == Way::Traced,

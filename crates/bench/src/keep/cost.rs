@@ -87,7 +87,7 @@ pub fn gzip(rounds: usize, results: &mut Results, bench: &mut Bench) -> Result<(
     for round in 0..rounds {
         for (nth, every) in [None, Some("2s"), Some("50ms")].into_iter().enumerate() {
             progress.at(round * 3 + nth, "gzip");
-            let mut command = Command::new(std::env::current_exe()?);
+            let mut command = Command::new(crate::orbit_command()?);
             match every {
                 None => command = Command::new("gzip"),
                 Some(every) => drop(command.args(["keep", "--quiet", "--every", every, "--", "gzip"])),

@@ -21,7 +21,7 @@ pub struct Figures {
 
 /// All events of a run.
 pub fn events(options: &[&str], program: &[OsString]) -> Result<Vec<Value>, Failure> {
-    let mut keeper = Command::new(std::env::current_exe()?)
+    let mut keeper = Command::new(crate::orbit_command()?)
         .args(["keep", "--quiet", "--events", "-"])
         .args(options)
         .arg("--")

@@ -88,7 +88,7 @@ impl Redis {
     fn start(is_kept: bool) -> Result<Redis, Failure> {
         let folder = Folder::new(if is_kept { "redis-kept" } else { "redis-bare" })?;
         let (socket, pid_file) = (folder.0.join("socket"), folder.0.join("pid"));
-        let mut command = Command::new(if is_kept { std::env::current_exe()? } else { "redis-server".into() });
+        let mut command = Command::new(if is_kept { crate::orbit_command()? } else { "redis-server".into() });
         if is_kept {
             command.args(["keep", "--quiet", "--log", "--", "redis-server"]);
         }

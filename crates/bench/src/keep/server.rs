@@ -111,7 +111,7 @@ impl Apache {
         fs::write(folder.join("httpd.conf"), settings)?;
         let mut command = Command::new("/usr/sbin/apache2");
         if let Some(options) = options {
-            command = Command::new(std::env::current_exe()?);
+            command = Command::new(crate::orbit_command()?);
             command.args(["keep", "--quiet"]).args(options).arg("--events");
             command.arg(folder.join("events")).args(["--", "/usr/sbin/apache2"]);
         }

@@ -20,7 +20,7 @@ const FORKS: usize = 5;
 pub fn command(name: &str, mib: u64, percent: u64, ms: u64) -> Result<Vec<OsString>, Failure> {
     let mut command: Vec<OsString> = vec![std::env::current_exe()?.into()];
     let [mib, percent, ms] = [mib, percent, ms].map(|n| n.to_string());
-    command.extend(["bench", "keep", "--subject", name, &mib, &percent, &ms].map(OsString::from));
+    command.extend(["keep", "--subject", name, &mib, &percent, &ms].map(OsString::from));
     Ok(command)
 }
 

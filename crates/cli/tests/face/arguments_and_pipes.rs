@@ -13,16 +13,13 @@ fn text(bytes: &[u8]) -> String {
 
 #[test]
 fn bad_arguments_are_refused_with_a_way_out() {
-    let bad: [&[&str]; 9] = [
+    let bad: [&[&str]; 6] = [
         &["nonsense"],
         &["--nonsense"],
         &["ps", "--interval", "soon"],
         &["ps", "--pid", "-4"],
         &["ps", "--pid", "0"],
         &["top", "--json"],
-        &["bench"],
-        &["bench", "call", "--engine", "steam"],
-        &["bench", "create", "--max", "x"],
     ];
     for args in bad {
         let output = orbit(args);
@@ -31,8 +28,6 @@ fn bad_arguments_are_refused_with_a_way_out() {
         let said = text(&output.stderr);
         assert!(said.contains("--help") || said.contains("Usage"), "{args:?}: {said}");
     }
-    let said = text(&orbit(&["bench", "call", "--engine", "steam"]).stderr);
-    assert!(said.contains("steam") && said.contains("compare"), "names the value and what there is: {said}");
 }
 
 #[test]
@@ -48,20 +43,13 @@ fn watch_has_its_former_name_as_well() {
 
 #[test]
 fn help_teaches() {
-    for args in [&["--help"][..], &["doctor", "--help"], &["ps", "--help"], &["top", "--help"], &["bench", "--help"]] {
+    for args in [&["--help"][..], &["doctor", "--help"], &["ps", "--help"], &["top", "--help"]] {
         let output = orbit(args);
         assert!(output.status.success(), "{args:?}");
         assert!(text(&output.stdout).contains("Usage"), "{args:?}");
     }
     let help = text(&orbit(&["--help"]).stdout);
     assert!(help.contains("Examples") && help.contains("orbit doctor"), "{help}");
-    for bench in ["create", "call", "incremental", "write", "delegate"] {
-        let help = text(&orbit(&["bench", bench, "--help"]).stdout);
-        assert!(
-            help.contains("--quick") && help.contains("_us") || help.contains("_ns") || help.contains("Transactions"),
-            "{help}"
-        );
-    }
 }
 
 #[test]

@@ -2,9 +2,7 @@
 //! commands of its own.
 
 mod arguments_and_pipes;
-mod bench_files;
-mod bench_gives_rows;
-mod bench_shd_rows;
+mod bench_is_beside;
 mod doctor_names_every_facility;
 mod pins_missing_is_named;
 mod pins_twelve_rows;

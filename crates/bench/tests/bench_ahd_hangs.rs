@@ -21,8 +21,8 @@ fn all_are_found_and_nothing_else() {
         return;
     }
     let runs = if std::env::var_os("ORBIT_TEST_FULL").is_some() { 240 } else { 8 };
-    let output = Command::new(env!("CARGO_BIN_EXE_orbit"))
-        .args(["bench", "ahd", "--quick", "--part", "hangs", "--runs", &runs.to_string(), "--json", "-"])
+    let output = Command::new(env!("CARGO_BIN_EXE_orbit-bench"))
+        .args(["ahd", "--quick", "--part", "hangs", "--runs", &runs.to_string(), "--json", "-"])
         .output()
         .expect("orbit runs");
     let text = String::from_utf8_lossy(&output.stdout);

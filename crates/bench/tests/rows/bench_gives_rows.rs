@@ -6,8 +6,8 @@ use std::process::Command;
 use serde_json::Value;
 
 fn bench(args: &[&str], plot: bool) -> Value {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_orbit"));
-    command.arg("bench").args(args).args(["--quick", "--json", "-"]);
+    let mut command = Command::new(env!("CARGO_BIN_EXE_orbit-bench"));
+    command.args(args).args(["--quick", "--json", "-"]);
     let file = std::env::temp_dir().join(format!("orbit-plot-{}-{}.svg", std::process::id(), args[0]));
     if plot {
         command.arg("--plot").arg(&file);
@@ -105,8 +105,8 @@ fn graft() {
 fn results_make_a_page() {
     let file = std::env::temp_dir().join(format!("orbit-page-{}.json", std::process::id()));
     let orbit = || {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_orbit"));
-        command.arg("bench").env("ORBIT_COMMIT", "0123abc");
+        let mut command = Command::new(env!("CARGO_BIN_EXE_orbit-bench"));
+        command.env("ORBIT_COMMIT", "0123abc");
         command
     };
     let ran = orbit().args(["delegate", "--quick", "--json"]).arg(&file).output().expect("orbit runs");

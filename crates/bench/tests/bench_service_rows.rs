@@ -16,8 +16,8 @@ fn upcall_and_agent_keep_deadlines() {
         return;
     }
     let folder = std::env::temp_dir().join(format!("orbit-bench-service-{}", std::process::id()));
-    let done = Command::new(env!("CARGO_BIN_EXE_orbit"))
-        .args(["bench", "service", "--quick", "--experiment-only", "--rounds", "1", "--json", "-", "--figures"])
+    let done = Command::new(env!("CARGO_BIN_EXE_orbit-bench"))
+        .args(["service", "--quick", "--experiment-only", "--rounds", "1", "--json", "-", "--figures"])
         .arg(&folder)
         .output()
         .expect("orbit");
@@ -58,8 +58,8 @@ fn each_cost_has_a_row() {
         println!("SKIP: needs root and two CPUs");
         return;
     }
-    let done = Command::new(env!("CARGO_BIN_EXE_orbit"))
-        .args(["bench", "service", "--quick", "--costs-only", "--json", "-"])
+    let done = Command::new(env!("CARGO_BIN_EXE_orbit-bench"))
+        .args(["service", "--quick", "--costs-only", "--json", "-"])
         .output()
         .expect("orbit");
     let said = String::from_utf8_lossy(&done.stderr).into_owned();

@@ -13,8 +13,8 @@ fn rows(parts: &[&str]) -> Option<Vec<Value>> {
     // A short path: it holds sockets.
     let dir = std::env::temp_dir().join(format!("oba-{}-{}", std::process::id(), parts[1]));
     std::fs::create_dir_all(&dir).expect("a directory");
-    let output = Command::new(env!("CARGO_BIN_EXE_orbit"))
-        .args(["bench", "ahd", "--quick", "--rounds", "12", "--minutes", "0.05", "--json", "-"])
+    let output = Command::new(env!("CARGO_BIN_EXE_orbit-bench"))
+        .args(["ahd", "--quick", "--rounds", "12", "--minutes", "0.05", "--json", "-"])
         .args(parts)
         .env("TMPDIR", &dir)
         .output()

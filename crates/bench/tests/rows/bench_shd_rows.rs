@@ -28,8 +28,8 @@ fn bench(name: &str, script: &str) -> Output {
     // By a process of its own: a file that this one writes is no program as long as a child of
     // another test has it too.
     assert!(Command::new("cp").args([&text, &path]).status().expect("cp").success());
-    let output = Command::new(env!("CARGO_BIN_EXE_orbit"))
-        .args(["bench", "shd", "--json", "-", "--lab"])
+    let output = Command::new(env!("CARGO_BIN_EXE_orbit-bench"))
+        .args(["shd", "--json", "-", "--lab"])
         .arg(&path)
         .output()
         .expect("orbit runs");
@@ -64,8 +64,8 @@ fn it_says_what_the_laboratory_lacks() {
     assert_eq!(output.status.code(), Some(1));
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(said.contains("needs an emulator"), "{said}");
-    let nowhere = Command::new(env!("CARGO_BIN_EXE_orbit"))
-        .args(["bench", "shd", "--lab", "/nowhere/lab.sh"])
+    let nowhere = Command::new(env!("CARGO_BIN_EXE_orbit-bench"))
+        .args(["shd", "--lab", "/nowhere/lab.sh"])
         .output()
         .expect("orbit runs");
     assert!(String::from_utf8_lossy(&nowhere.stderr).contains("/nowhere/lab.sh"));

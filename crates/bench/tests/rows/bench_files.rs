@@ -5,10 +5,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-const WRITE: [&str; 3] = ["bench", "write", "--quick"];
+const WRITE: [&str; 2] = ["write", "--quick"];
 
 fn bench(options: &[(&str, &Path)]) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_orbit"));
+    let mut command = Command::new(env!("CARGO_BIN_EXE_orbit-bench"));
     command.args(WRITE);
     for (option, path) in options {
         command.arg(option).arg(path);
@@ -32,7 +32,7 @@ fn a_file_that_cannot_be_opened_is_refused_at_once() {
     for option in ["--json", "--plot"] {
         // With so few descriptors no orbit can be made: a measurement would fail with that.
         let mut command = Command::new("sh");
-        command.args(["-c", "ulimit -n 8; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_orbit")]).args(WRITE);
+        command.args(["-c", "ulimit -n 8; exec \"$0\" \"$@\"", env!("CARGO_BIN_EXE_orbit-bench")]).args(WRITE);
         let output = command.args([option, "/nonexistent/result"]).output().expect("orbit runs");
         assert_eq!(output.status.code(), Some(1), "{option}");
         let said = text(&output.stderr);

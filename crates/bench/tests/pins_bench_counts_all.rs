@@ -11,8 +11,8 @@ fn every_event_is_received_or_lost() {
         println!("SKIP: needs root, for kernel programs");
         return;
     }
-    let output = Command::new(env!("CARGO_BIN_EXE_orbit"))
-        .args(["bench", "pins", "--quick", "--json", "-"])
+    let output = Command::new(env!("CARGO_BIN_EXE_orbit-bench"))
+        .args(["pins", "--quick", "--json", "-"])
         .output()
         .expect("orbit runs");
     let (text, said) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
