@@ -46,6 +46,8 @@ for name in orbit rmk_section; do
     # Some targets have static libraries only.
     if [ -f "$built/lib$name.so" ]; then
         install -m 755 "$built/lib$name.so" "$lib/lib$name.so.$version"
+        # Debug information is three quarters of it; the names of functions stay, for call stacks.
+        if command -v strip >/dev/null; then strip --strip-debug "$lib/lib$name.so.$version"; fi
         ln -sf "lib$name.so.$version" "$lib/lib$name.so.0"
         ln -sf "lib$name.so.0" "$lib/lib$name.so"
         printf '%s\n' "$lib/lib$name.so.$version" "$lib/lib$name.so.0" "$lib/lib$name.so"

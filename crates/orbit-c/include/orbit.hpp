@@ -34,6 +34,13 @@
 
 #include "orbit.h"
 
+#if __cplusplus >= 201703L
+#if __has_include(<memory_resource>)
+#include <memory_resource>
+#define ORBIT_HPP_PMR 1
+#endif
+#endif
+
 #if defined(__cpp_exceptions) || defined(__EXCEPTIONS)
 #define ORBIT_HPP_EXCEPTIONS 1
 #else
@@ -155,6 +162,31 @@ template <class T, class U> bool operator==(const allocator<T> &a, const allocat
     return a.area() == b.area();
 }
 template <class T, class U> bool operator!=(const allocator<T> &a, const allocator<U> &b) noexcept { return !(a == b); }
+
+#ifdef ORBIT_HPP_PMR
+/* The same for containers of std::pmr, from C++17 on. A task may read such a container; for a copy
+ * that it makes to grow there, the resource is to be in an area too, or made before the library is
+ * set up. Equal to itself only. */
+class memory_resource : public std::pmr::memory_resource {
+  public:
+    explicit memory_resource(orbit_area *area) noexcept : area_(area) {}
+    explicit memory_resource(const orbits::area &area) noexcept : area_(area.get()) {}
+    orbit_area *area() const noexcept { return area_; }
+
+  private:
+    void *do_allocate(std::size_t bytes, std::size_t alignment) override
+    {
+        void *memory = detail::allocate(area_, alignment, bytes);
+        if (memory == nullptr)
+            detail::no_memory();
+        return memory;
+    }
+    void do_deallocate(void *object, std::size_t, std::size_t) noexcept override { detail::deallocate(object); }
+    bool do_is_equal(const std::pmr::memory_resource &other) const noexcept override { return this == &other; }
+
+    orbit_area *area_;
+};
+#endif
 
 /* new T(args...) in an area. Throws std::bad_alloc, and what the constructor throws; without
  * exceptions, null. */

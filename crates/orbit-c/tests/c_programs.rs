@@ -84,6 +84,7 @@ programs! {
     figure_11_of_the_paper: ["tests/c/paper_figure11.c"], [&[]];
     a_crash_costs_main_neither_time_nor_memory: ["tests/c/crash_names.c"], [&[], &["no-memory"]];
     locks_held_at_the_set_up: ["tests/c/stuck_on_inherited_lock.c"], [&[]];
+    containers_of_pmr: ["tests/c/pmr.cpp"], [&[]];
     cancelled_threads: ["tests/c/cancelled.c"], [&[]];
     a_call_after_a_kill: ["tests/c/killed_then_called.c"], [&[]];
     no_set_up_in_a_new_pid_namespace: ["tests/c/new_pid_namespace.c"], [&[]];
