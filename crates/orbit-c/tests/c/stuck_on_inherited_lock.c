@@ -1,6 +1,6 @@
 /* A task that needs a lock outside of areas, which another thread of main held when the library was
- * set up, ends as stuck within seconds; a process made when main holds it no more has it free. A task
- * whose threads hand work to one another is never taken for that. */
+ * set up, ends as stuck within seconds; a process made when main holds it no more has it free. A
+ * task whose threads hand work to one another is never taken for that. */
 #include "check.h"
 #include <pthread.h>
 #include <semaphore.h>
