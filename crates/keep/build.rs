@@ -23,6 +23,39 @@ const PARTS: [&str; 15] = [
     "point.c",
 ];
 
+/// What a program without a log has from us: handlers for fatal signals and their stacks, the heap
+/// that can be changed, children, what it executes.
+const PLAIN: [&str; 28] = [
+    "sigaltstack",
+    "sigaction",
+    "pthread_sigmask",
+    "sigprocmask",
+    "signal",
+    "sysv_signal",
+    "malloc",
+    "free",
+    "calloc",
+    "realloc",
+    "posix_memalign",
+    "aligned_alloc",
+    "memalign",
+    "mallctl",
+    "execve",
+    "execveat",
+    "fexecve",
+    "execv",
+    "execvpe",
+    "execvp",
+    "execl",
+    "execle",
+    "execlp",
+    "fork",
+    "vfork",
+    "pthread_create",
+    "orbit_keep_point",
+    "orbit_keep_output_barrier",
+];
+
 /// The handler for a running program: bare code, as `orbit keep --pid` maps it.
 const ARMED: &[&str] = &[
     "-O2",
@@ -52,14 +85,21 @@ fn main() {
     let compiler = env::var("CC").unwrap_or_else(|_| "cc".into());
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let (library, armed) = (out.join("keep_side.so"), out.join("armed.bin"));
+    let (plain, names) = (out.join("keep_plain.so"), out.join("plain.map"));
     let mut command = Command::new(&compiler);
     command.args(["-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden"]);
     // The library defines what these macros would turn into other names.
     command.args(["-D_GNU_SOURCE", "-U_FORTIFY_SOURCE", "-fno-stack-protector", "-Wl,-z,now", "-o"]).arg(&library);
     command.args(PARTS.map(|part| format!("side/{part}"))).args(["-ldl", "-lpthread"]);
+    // Without a log nothing but these is interposed.
+    fs::write(&names, format!("{{ global: {}; local: *; }};\n", PLAIN.join("; "))).expect("OUT_DIR is writable");
+    let mut second = Command::new(&compiler);
+    second.args(command.get_args().map(|word| if word == library.as_os_str() { plain.as_os_str() } else { word }));
+    second.arg(format!("-Wl,--version-script={}", names.display()));
     let mut bare = Command::new(&compiler);
     bare.args(ARMED).arg(&armed);
-    let Err(why) = run(&mut command).and_then(|()| run(&mut bare)) else { return };
+    let built = run(&mut command).and_then(|()| run(&mut second)).and_then(|()| run(&mut bare));
+    let Err(why) = built else { return };
     let _ = fs::remove_file(library);
     println!(
         "cargo::error={compiler} could not compile crates/keep/side: install a C compiler (Debian: apt-get install \

@@ -56,13 +56,24 @@ static uint64_t hash_bytes(const void *at, size_t bytes)
     return keep_log ? keep_hash(0, at, bytes) : 0;
 }
 
-/* The places of a vector; more than KEEP_OUTS are cut off, which reads less, as a read may. */
-static int outs_of(struct keep_out *out, const struct iovec *iov, size_t count, size_t most)
+/* The most pieces of a vector that the kernel takes. */
+#define MOST_PIECES 1024
+
+/* Adds the places of a vector. */
+static void add_outs(struct keep_out *out, int *count, const struct iovec *iov, size_t pieces)
 {
-    size_t n = count < most ? count : most;
-    for (size_t i = 0; i < n; i++)
-        out[i] = (struct keep_out){iov[i].iov_base, iov[i].iov_len};
-    return (int)n;
+    for (size_t i = 0; i < pieces; i++)
+        out[(*count)++] = (struct keep_out){iov[i].iov_base, iov[i].iov_len};
+}
+
+/* The same call with room for that many places. */
+static long answer_many(struct keep_call *call, const struct iovec *iov, size_t pieces)
+{
+    struct keep_out many[KEEP_OUTS + pieces];
+    memcpy(many, call->out, sizeof call->out);
+    add_outs(many, &call->outs, iov, pieces);
+    call->many = many;
+    return answer(call);
 }
 
 /* ---- bytes in */
@@ -108,9 +119,11 @@ EXPORT ssize_t __pread_chk(int fd, void *to, size_t bytes, off_t at, size_t room
 EXPORT ssize_t readv(int fd, const struct iovec *iov, int count)
 {
     struct keep_call call = CALL(SYS_readv, fd, ARGS(fd, iov, count), .fill = FILL_RETURNED);
-    call.outs = outs_of(call.out, iov, count < 0 ? 0 : (size_t)count, KEEP_OUTS);
-    if (count > KEEP_OUTS)
-        call.arg[2] = KEEP_OUTS;
+    /* More than the kernel takes, or less than nothing: it fails. */
+    size_t pieces = count < 0 || count > MOST_PIECES ? 0 : (size_t)count;
+    if (pieces > KEEP_OUTS)
+        return answer_many(&call, iov, pieces);
+    add_outs(call.out, &call.outs, iov, pieces);
     return answer(&call);
 }
 
@@ -159,8 +172,10 @@ EXPORT ssize_t recvmsg(int fd, struct msghdr *message, int flags)
         call.out[call.outs++] = (struct keep_out){message->msg_name, message->msg_namelen};
     if (message->msg_control)
         call.out[call.outs++] = (struct keep_out){message->msg_control, message->msg_controllen};
-    size_t room = (size_t)(KEEP_OUTS - call.outs);
-    call.outs += outs_of(call.out + call.outs, message->msg_iov, message->msg_iovlen, room);
+    size_t pieces = message->msg_iovlen > MOST_PIECES ? 0 : message->msg_iovlen;
+    if (pieces > (size_t)(KEEP_OUTS - call.outs))
+        return answer_many(&call, message->msg_iov, pieces);
+    add_outs(call.out, &call.outs, message->msg_iov, pieces);
     return answer(&call);
 }
 

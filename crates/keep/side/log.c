@@ -127,7 +127,7 @@ static size_t filled(const struct keep_call *call, long ret)
 {
     size_t room = 0;
     for (int i = 0; i < call->outs; i++)
-        room += call->out[i].bytes;
+        room += keep_outs(call)[i].bytes;
     size_t bytes = 0;
     switch (call->fill) {
     case FILL_NONE: break;
@@ -138,10 +138,23 @@ static size_t filled(const struct keep_call *call, long ret)
     return bytes < room ? bytes : room;
 }
 
-static void note_closed(const struct keep_call *call)
+/* Numbers that are another file from here on. */
+static void note_closed(const struct keep_call *call, long ret)
 {
     if (call->log_nr == SYS_close && (unsigned)call->fd < sizeof kind_of)
         kind_of[call->fd] = 0;
+    switch (call->log_nr) {
+    case SYS_accept:
+    case SYS_accept4:
+    case SYS_socket:
+    case SYS_dup:
+    case SYS_dup2:
+    case SYS_dup3:
+    case SYS_fcntl:
+    case SYS_openat:
+        if ((unsigned long)ret < sizeof kind_of)
+            kind_of[ret] = 0;
+    }
 }
 
 /* The log has come to its next part. */
@@ -175,14 +188,14 @@ static void append(struct keep_call *call, long ret)
         .nr = call->log_nr, .fd = call->fd, .ret = ret, .bytes = (uint32_t)left, .hash = call->hash};
     unsigned char *to = (unsigned char *)(entry + 1);
     for (int i = 0; i < call->outs && left; i++) {
-        size_t n = call->out[i].bytes < left ? call->out[i].bytes : left;
-        memcpy(to, call->out[i].at, n);
+        size_t n = keep_outs(call)[i].bytes < left ? keep_outs(call)[i].bytes : left;
+        memcpy(to, keep_outs(call)[i].at, n);
         to += n;
         left -= n;
     }
     if (brings_input(call, ret))
         keep_both->last_input = at;
-    note_closed(call);
+    note_closed(call, ret);
     advance(at, at + keep_size_of(entry));
 }
 
@@ -191,8 +204,8 @@ static void take_bytes(struct keep_call *call, const struct keep_entry *entry)
     const unsigned char *from = (const unsigned char *)(entry + 1);
     size_t left = entry->bytes;
     for (int i = 0; i < call->outs && left; i++) {
-        size_t n = call->out[i].bytes < left ? call->out[i].bytes : left;
-        memcpy(call->out[i].at, from, n);
+        size_t n = keep_outs(call)[i].bytes < left ? keep_outs(call)[i].bytes : left;
+        memcpy(keep_outs(call)[i].at, from, n);
         from += n;
         left -= n;
     }
@@ -357,7 +370,7 @@ static int answer_in_order(struct keep_call *call, long *ret)
     *ret = entry->ret;
     if (brings_input(call, *ret))
         keep_both->last_input = at;
-    note_closed(call);
+    note_closed(call, *ret);
     keep_news->replayed++;
     ORDER();
     keep_both->cursor = at + keep_size_of(entry);
@@ -419,7 +432,7 @@ static int has_room(const struct keep_call *call)
 {
     uint64_t need = sizeof(struct keep_entry) + 8 + KEEP_LOG_RESERVE;
     for (int i = 0; i < call->outs; i++)
-        need += call->out[i].bytes;
+        need += keep_outs(call)[i].bytes;
     for (int i = 0; i < PARK_STEPS; i++) {
         uint64_t oldest = keep_orders->oldest;
         if (keep_both->head + need <= oldest + keep_orders->log_bytes)

@@ -72,9 +72,15 @@ struct keep_call {
     int is_fresh;    /* its answer is never taken from the tail: clocks, states of files */
     int timeout_arg; /* index of a timeout in ms plus 1; 0: none */
     int outs;
+    const struct keep_out *many; /* not NULL: in place of `out` */
     struct keep_out out[KEEP_OUTS];
     uint64_t hash;
 };
+
+static inline const struct keep_out *keep_outs(const struct keep_call *call)
+{
+    return call->many ? call->many : call->out;
+}
 
 /* Makes the call, or answers it from the log, and logs it. Answers errors as negative numbers. */
 extern long keep_logged(struct keep_call *call) HIDDEN;

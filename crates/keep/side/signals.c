@@ -372,16 +372,20 @@ static sighandler_t set_handler(int sig, sighandler_t handler, int flags)
     return before.sa_handler;
 }
 
-/* A blocked fault kills at once: blocking these signals has no other use for a thread. */
+/* A blocked fault kills at once: blocking these signals has no other use for a thread. Nor do
+ * threads block libc's own two, by which it cancels them and changes users. */
 static const sigset_t *without_faults(const sigset_t *set, sigset_t *room)
 {
-    if (!keep_orders || !set)
+    if (!set)
         return set;
     *room = *set;
-    sigdelset(room, SIGSEGV);
-    sigdelset(room, SIGBUS);
-    sigdelset(room, SIGILL);
-    sigdelset(room, SIGFPE);
+    *(uint64_t *)room &= ~(3ull << 31);
+    if (keep_orders) {
+        sigdelset(room, SIGSEGV);
+        sigdelset(room, SIGBUS);
+        sigdelset(room, SIGILL);
+        sigdelset(room, SIGFPE);
+    }
     return room;
 }
 

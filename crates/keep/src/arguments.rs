@@ -45,7 +45,7 @@ pub struct Args {
     #[arg(long)]
     log: bool,
     /// Size of the log: a power of two, of which half is used at most
-    #[arg(long, value_name = "SIZE", default_value = "256M", value_parser = size)]
+    #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
     log_size: u64,
     /// Checkpoints that are kept, spaced by powers of two
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=16))]

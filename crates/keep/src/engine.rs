@@ -83,7 +83,7 @@ pub fn attach(pid: i32, options: Options) -> Result<(Engine, Crashes), Error> {
     let shared = Arc::new(shared);
     let bell = Bell::start(&shared).map_err(Error::io("making the thread that waits for the program"))?;
     let Options { generations, interval, memory } = options;
-    let kept = Kept::new(process, Policy { generations, interval, memory });
+    let kept = Kept::new(process, Policy { generations, interval, memory, exactness: Exactness::BestEffort });
     Ok((Engine { kept, shared: Arc::clone(&shared), attached }, Crashes { bell, shared }))
 }
 
@@ -101,7 +101,7 @@ impl Engine {
     /// How checkpoints are kept from now on.
     pub fn set_options(&mut self, options: Options) {
         let Options { generations, interval, memory } = options;
-        self.kept.set_policy(Policy { generations, interval, memory });
+        self.kept.set_policy(Policy { generations, interval, memory, exactness: Exactness::BestEffort });
     }
 
     /// Takes a checkpoint.
@@ -137,7 +137,7 @@ impl Engine {
             return Err(Error::Unkept(format!("checkpoint {nth} is none: there are {count}, from 0 on")));
         }
         let crash = self.shared.crash().ok_or_else(|| Error::Unkept("no thread of it has crashed".into()))?;
-        let done = self.kept.recover(&self.shared, &crash, Step::Replay(nth), Exactness::BestEffort)?;
+        let done = self.kept.recover(&self.shared, &crash, Step::Replay(nth))?;
         done.ok_or_else(|| Error::Unkept("a call was under way: try again".into()))
     }
 

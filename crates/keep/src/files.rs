@@ -52,6 +52,11 @@ impl FileState {
         (self.device, self.inode)
     }
 
+    /// Whether it is `/dev/null` or its like.
+    pub fn is_memory_device(&self) -> bool {
+        self.is_memory_device
+    }
+
     fn of(pid: i32, fd: i32, name: String) -> Option<FileState> {
         let file = fs::metadata(format!("/proc/{pid}/fd/{fd}")).ok()?;
         let info = procfs::text(format!("/proc/{pid}/fdinfo/{fd}")).ok()?;

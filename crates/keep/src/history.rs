@@ -48,6 +48,11 @@ impl<S> History<S> {
         self.checkpoints.iter().rev()
     }
 
+    /// What is kept of each, newest first.
+    pub fn states_mut(&mut self) -> impl Iterator<Item = &mut S> {
+        self.checkpoints.iter_mut().rev().map(|checkpoint| &mut checkpoint.state)
+    }
+
     /// The oldest checkpoint.
     pub fn oldest(&self) -> Option<&Checkpoint<S>> {
         self.checkpoints.first()

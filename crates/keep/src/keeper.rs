@@ -160,7 +160,12 @@ impl Keeper {
 
     fn new(process: Process, shared: Arc<Shared>, settings: &Arc<Settings>, mut reporter: Reporter) -> Keeper {
         reporter.set_pid(process.pid());
-        let policy = Policy { generations: settings.generations, interval: settings.interval, memory: settings.memory };
+        let policy = Policy {
+            generations: settings.generations,
+            interval: settings.interval,
+            memory: settings.memory,
+            exactness: settings.exactness,
+        };
         Keeper {
             shared,
             settings: Arc::clone(settings),
@@ -276,6 +281,9 @@ impl Keeper {
                     self.publish();
                     self.stacks = Some(Stacks::new(self.kept.process().pid(), &self.reporter));
                     self.say_limits();
+                    if let Some(why) = self.kept.lacks_witness() {
+                        self.reporter.warn(format!("without --log a crash ends it, whatever it has done: {why}"));
+                    }
                     self.reporter.report(&Event::Kept { log: self.shared.has_log() });
                 }
                 let next = match is_known {

@@ -9,16 +9,23 @@ use crate::error::Error;
 use crate::files;
 use crate::history::{Checkpoint, History};
 use crate::ladder::{Facts, Step};
+use crate::marks::{self, Marks, Witness};
 use crate::outside::Outside;
 use crate::restore::{self, Last, Restored};
 use crate::shared::{CrashReport, LogState, Shared};
 use crate::state::State;
 use graft::{Process, Stopped};
+use orbit_linux::calls_made::{CallsMade, Made};
+use orbit_linux::socket_info;
+use std::cell::Cell;
 use std::collections::HashSet;
+use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 /// How much stack a handler of the program for a fatal signal is taken to use at most.
 const HANDLER_STACK: u64 = 8 << 20;
+/// Addresses of a stack that make the position of a crash.
+const POSITION_FRAMES: usize = 2;
 
 /// What came of asking for a checkpoint.
 #[derive(Debug)]
@@ -53,6 +60,8 @@ pub(crate) struct Policy {
     pub interval: Duration,
     /// Memory for pages, in bytes.
     pub memory: u64,
+    /// Without a log: what a recovery may cost.
+    pub exactness: Exactness,
 }
 
 /// A program and its checkpoints.
@@ -65,6 +74,10 @@ pub(crate) struct Kept {
     expected: usize,
     ahead: Ahead,
     appenders: Appenders,
+    /// Without a log, where going back has to be exact.
+    witness: Option<Witness>,
+    /// Signals from outside that it has died of.
+    from_outside: Cell<u64>,
     /// The program in the process, as [`Shared::images`] counts them.
     image: u32,
 }
@@ -73,7 +86,18 @@ impl Kept {
     pub fn new(process: Process, policy: Policy) -> Kept {
         let history = History::new();
         let appenders = Appenders::default();
-        Kept { process, tracker: None, history, policy, expected: 0, ahead: Ahead::default(), appenders, image: 0 }
+        Kept {
+            process,
+            tracker: None,
+            history,
+            policy,
+            expected: 0,
+            ahead: Ahead::default(),
+            appenders,
+            witness: None,
+            from_outside: Cell::new(0),
+            image: 0,
+        }
     }
 
     /// Forgets everything: there is another program in the process.
@@ -123,12 +147,27 @@ impl Kept {
         self.history.newest_first().count()
     }
 
+    /// Whether going back has to be exact, and there is no log that makes it so.
+    fn is_exact_without_log(&self, shared: &Shared) -> bool {
+        !shared.has_log() && self.policy.exactness == Exactness::Exact
+    }
+
+    /// Why nothing shows what the program has done since a checkpoint, where that is needed.
+    pub fn lacks_witness(&self) -> Option<&str> {
+        self.witness.as_ref()?.as_ref().err().map(String::as_str)
+    }
+
     /// Takes a checkpoint if the program is at a safe point.
     pub fn checkpoint(&mut self, shared: &Shared) -> Result<Taken, Error> {
         if !shared.is_ready() {
             return Ok(Taken::NotReady);
         }
-        let Kept { process, tracker, history, policy, expected, ahead, appenders, image } = self;
+        if self.witness.is_none() && self.is_exact_without_log(shared) {
+            let counted = CallsMade::of(self.process.pid(), &marks::classes());
+            self.witness = Some(counted.map_err(|error| format!("counting its system calls by bpf(2): {error}")));
+        }
+        let Kept { process, tracker, history, policy, expected, ahead, appenders, witness, image, .. } = self;
+        let witness = witness.as_ref().and_then(|witness| witness.as_ref().ok());
         let earlier = history.newest().map(|c| c.state.clone());
         let before = earlier.as_ref().map(|state| state.mappings.clone());
         let mut pool = std::mem::take(history.pool());
@@ -191,12 +230,19 @@ impl Kept {
                 }
                 _ => None,
             };
+            let children = kernel.as_ref().map(|kernel| kernel.outside.children.clone());
             let mut state = capture::state(stopped, memory.mappings, logged, kernel)?;
             if shared.has_log() {
                 state.log = shared.log_state()?;
                 state.others_read = shared.others_read();
                 is_new_log = !shared.is_logging();
                 shared.record();
+            }
+            if let Some((witness, children)) = witness.zip(children) {
+                // After all that was done in it for the checkpoint.
+                let marks = Marks::of(Made::default(), process, &state.files, &children);
+                witness.set_descriptors(marks.descriptors());
+                state.marks = Some(Marks { made: witness.read(), ..marks });
             }
             Ok(Ok((memory.copied, memory.anew, state, stopped.stopped_for())))
         };
@@ -268,13 +314,44 @@ impl Kept {
         Facts {
             at: now,
             newest: self.history.newest().filter(|_| !shared.has_moments()).map_or(now, |newest| newest.taken),
-            ip: if crash.signal == CrashReport::HANG { 0 } else { crash.ip },
+            ip: if crash.signal == CrashReport::HANG { 0 } else { self.position(crash) },
             is_hang: crash.signal == CrashReport::HANG,
-            last_input,
+            // A signal from outside comes of no input.
+            last_input: last_input.filter(|_| !self.is_from_outside(crash)),
             // In request mode the connection of the request is lost as a whole.
             may_drop: shared.has_moments() || last_input.is_some_and(|input| shared.has_only_asked_since(input)),
             checkpoints: self.history.newest_first().map(|c| start(c, shared)).collect(),
         }
+    }
+
+    /// Whether another process has sent the signal.
+    fn is_from_outside(&self, crash: &CrashReport) -> bool {
+        crash.signal > 0 && crash.sender().is_some_and(|sender| sender != self.process.pid())
+    }
+
+    /// Where a crash counts: two of one position are the same crash. The instruction; of `abort`,
+    /// which is one instruction in libc, also what its stack has outside of libc; a signal from
+    /// outside is never the same.
+    fn position(&self, crash: &CrashReport) -> u64 {
+        if self.is_from_outside(crash) {
+            self.from_outside.set(self.from_outside.get() + 1);
+            return crash.ip ^ self.from_outside.get() << 48;
+        }
+        let is_abort = (crash.signal, crash.code) == (libc::SIGABRT, libc::SI_TKILL);
+        let mut stack = [0u8; 4096];
+        let Ok(mappings) = self.process.mappings() else { return crash.ip };
+        if !is_abort || self.process.read(crash.sp, &mut stack).is_err() {
+            return crash.ip;
+        }
+        let is_code = |address: &u64| {
+            let at = mappings.partition_point(|entry| entry.end <= *address);
+            mappings.get(at).is_some_and(|entry| {
+                entry.start <= *address && entry.protection & libc::PROT_EXEC != 0 && !entry.name.contains("/libc.so")
+            })
+        };
+        let words = stack.chunks_exact(8).map(|word| u64::from_ne_bytes(word.try_into().unwrap_or_default()));
+        let outside = words.filter(is_code).take(POSITION_FRAMES);
+        outside.fold(crash.ip, |position, address| position.rotate_left(9) ^ address)
     }
 
     /// Takes a step of the ladder; returns what was done, and how long the program stood still for
@@ -285,23 +362,18 @@ impl Kept {
         shared: &Shared,
         crash: &CrashReport,
         step: Step,
-        exactness: Exactness,
     ) -> Result<Option<(Restored, Duration)>, Error> {
         let (index, drop_at) = match step {
             Step::Replay(index) | Step::Environment(index) => (index, None),
             Step::Drop(index, input) => (index, Some(input)),
             Step::GiveUp(why) => return Err(Error::Unkept(why.into())),
         };
-        let Kept { process, tracker, history, ahead, appenders, image, .. } = self;
+        let is_exact = self.is_exact_without_log(shared);
+        let Kept { process, tracker, history, ahead, appenders, witness, image, .. } = self;
         if shared.images() != *image {
             return Err(Error::Unkept("there is no checkpoint yet of the program that it has executed".into()));
         }
         let Some(tracker) = tracker.as_ref() else { return Err(Error::Unkept("there is no checkpoint yet".into())) };
-        if !shared.has_log() && exactness == Exactness::Exact {
-            return Err(Error::Unkept(
-                "without a log nothing shows that nothing has left it since the checkpoint".into(),
-            ));
-        }
         let process: &Process = process;
         let target = history.newest_first().nth(index).map(|c| (c.state.files.clone(), c.taken));
         let (then, since) = target.unwrap_or_else(|| (Vec::new(), Instant::now()));
@@ -311,6 +383,24 @@ impl Kept {
             let is_at_crash = crash.tid == shared.serving() && crash.signal != CrashReport::HANG;
             if shared.has_log() && !is_at_crash && !is_safe(stopped, shared) {
                 return Ok(None);
+            }
+            let mut reset = 0;
+            if is_exact {
+                let was = history.newest_first().nth(index).and_then(|c| c.state.marks.as_ref());
+                let Some((Ok(witness), was)) = witness.as_ref().zip(was) else {
+                    return Err(Error::Unkept("nothing shows what has left it since the checkpoint".into()));
+                };
+                // Before anything is done in it.
+                let made = witness.read();
+                let files = files::now(process, &then, since, appenders);
+                let now = Marks::of(made, process, &files, &Outside::read(process.pid()).children);
+                let read =
+                    marks::judge(was, &now, marks::shared_memory(&stopped.mappings()?)).map_err(Error::Unkept)?;
+                // From here on it is put back, or dies, which ends them too.
+                for fd in &read {
+                    socket_info::reset(process.duplicate(*fd)?.as_fd()).map_err(Error::io("resetting a connection"))?;
+                }
+                reset = read.len();
             }
             let mut differ = history.go_back(index);
             // They were written since the newest checkpoint, and do not count as such any more.
@@ -324,15 +414,18 @@ impl Kept {
                 }
                 shared.clear_crash();
             };
-            let last = Last { crashed: crash.tid, stacks: shared.stacks(), work: last };
+            let last = Last { crashed: crash.tid, stacks: shared.stacks(), is_exact, work: last };
             let done = restore::all(stopped, tracker, history, differ, outside, last)?;
-            Ok(Some((done, stopped.stopped_for())))
+            let made = witness.as_ref().filter(|_| is_exact).and_then(|witness| Some(witness.as_ref().ok()?.read()));
+            Ok(Some((Restored { connections_reset: reset, ..done }, stopped.stopped_for(), made)))
         };
         let done = beside::with(outside, |outside| process.while_stopped(|stopped| put_back(outside, stopped)))?;
-        if done.is_some() {
-            shared.release();
+        let Some((restored, stopped, made)) = done else { return Ok(None) };
+        shared.release();
+        if let Some(made) = made {
+            marks::put_back(history.states_mut().filter_map(|state| state.marks.as_mut()), made);
         }
-        Ok(done)
+        Ok(Some((restored, stopped)))
     }
 }
 

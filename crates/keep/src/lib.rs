@@ -50,6 +50,7 @@ mod kept;
 pub mod ladder;
 mod layout;
 mod limits;
+mod marks;
 mod metrics;
 mod objects;
 mod open_state;

@@ -16,6 +16,9 @@ use std::sync::atomic::Ordering::SeqCst;
 
 /// The program's side, compiled by the build script.
 const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/keep_side.so"));
+/// The same for a program without a log: no call of its own passes through it but those of signals,
+/// the heap, threads, children and exec.
+const PLAIN: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/keep_plain.so"));
 
 /// The started program. The files stay open: its side opens them through `/proc`.
 pub(crate) struct Program {
@@ -27,10 +30,10 @@ impl Program {
     /// Starts `command`, whose first word is the program, with its side loaded. Signals that this
     /// thread blocks are open in it.
     pub fn start(command: &[OsString], shared: &Arc<Shared>) -> Result<Program, Error> {
-        let mut library = File::from(
-            memfd::create("orbit-keep-side", LIBRARY.len(), false).map_err(Error::io("making the library"))?,
-        );
-        library.write_all(LIBRARY).map_err(Error::io("writing the library"))?;
+        let bytes = if shared.has_log() { LIBRARY } else { PLAIN };
+        let mut library =
+            File::from(memfd::create("orbit-keep-side", bytes.len(), false).map_err(Error::io("making the library"))?);
+        library.write_all(bytes).map_err(Error::io("writing the library"))?;
         let me = std::process::id();
         let mut preload = OsString::from(format!("/proc/{me}/fd/{}", library.as_raw_fd()));
         let mut run = Command::new(&command[0]);

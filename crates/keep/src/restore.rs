@@ -47,6 +47,8 @@ pub struct Restored {
     pub descriptors_opened: usize,
     /// Signal actions, timers and settings that were set again.
     pub objects: usize,
+    /// Connections from which the program had read since, and that were reset.
+    pub connections_reset: usize,
     /// Files open for appending that were not cut, for other processes append to them too.
     pub files_not_cut: usize,
     /// What could not be put back.
@@ -263,6 +265,8 @@ pub(crate) struct Last<F> {
     pub crashed: i32,
     /// Stacks for signals that were set up to now.
     pub stacks: Option<u32>,
+    /// What cannot be put back is an error.
+    pub is_exact: bool,
     /// Runs before that thread gets its registers.
     pub work: F,
 }
@@ -277,7 +281,7 @@ pub(crate) fn all(
     outside: Option<&Beside<'_, (Outside, Vec<FileState>)>>,
     last: Last<impl FnOnce()>,
 ) -> Result<Restored, Error> {
-    let Last { crashed, stacks, work: last } = last;
+    let Last { crashed, stacks, is_exact, work: last } = last;
     let mut done = Restored::default();
     let Some(checkpoint) = history.newest() else { return Err(Error::Unkept("there is no checkpoint".into())) };
     let state = &checkpoint.state;
@@ -299,7 +303,9 @@ pub(crate) fn all(
     {
         let (outside, files) = outside.result();
         files::restore(stopped, batch, &state.files, files, &mut done)?;
-        done.left.extend(files::not_rolled_back(&state.files));
+        if !is_exact {
+            done.left.extend(files::not_rolled_back(&state.files));
+        }
         objects.restore(stopped, batch, outside, &mut done)?;
     }
     for was in state.threads.iter().filter(|t| !now.contains(&t.tid)) {
@@ -319,6 +325,9 @@ pub(crate) fn all(
         if let Some(Some(batch)) = batch.as_deref() {
             thread_objects(stopped, batch, was, sets_stack(was.tid), &mut done)?;
         }
+    }
+    if let Some(left) = done.left.first().filter(|_| is_exact) {
+        return Err(Error::Unkept(left.clone()));
     }
     last();
     for was in mine {

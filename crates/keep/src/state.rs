@@ -1,6 +1,7 @@
 //! What a checkpoint holds beside memory.
 
 use crate::files::FileState;
+use crate::marks::Marks;
 use crate::objects::Objects;
 use crate::shared::LogState;
 use graft::Regs;
@@ -41,6 +42,8 @@ pub(crate) struct State {
     /// Stacks for signals that the program's side has seen being set.
     pub stacks: Option<u32>,
     pub log: LogState,
+    /// Without a log, where going back has to be exact.
+    pub marks: Option<Marks>,
     /// With a log: inputs that other threads had read.
     pub others_read: u64,
 }

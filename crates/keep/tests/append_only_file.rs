@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Client, Redis, count, events, lacks, lacks_tracking, until};
+use common::{Client, Redis, count, lacks, lacks_tracking, until};
 use std::os::unix::net::UnixStream;
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};

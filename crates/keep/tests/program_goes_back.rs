@@ -112,3 +112,29 @@ fn what_is_reported_stays() {
         }
     }
 }
+
+/// `abort` is one instruction in libc; unlike crashes are not one that comes again.
+#[test]
+fn aborts_at_unlike_places_are_unlike_crashes() {
+    if lacks("cc") || lacks_tracking() {
+        return;
+    }
+    let scratch = Scratch::new("aborts");
+    let (program, events) = (scratch.join("aborts"), scratch.join("events"));
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/aborts.c");
+    let compiled = Command::new("cc").args(["-O1", "-D_GNU_SOURCE", source, "-o"]).arg(&program).status().expect("cc");
+    assert!(compiled.success());
+    let mut keeper = Command::new(KEEP)
+        .args(common::BEST_EFFORT)
+        .args(["--every", "50ms", "--events"])
+        .arg(&events)
+        .arg("--")
+        .arg(&program)
+        .arg(&scratch.0)
+        .spawn()
+        .expect("orbit-keep");
+    until("it is kept", || (count(&events, "kept") > 0).then_some(()));
+    fs::write(scratch.join("go"), "").expect("written");
+    let status = until("it exits", || keeper.try_wait().expect("a child"));
+    assert_eq!((status.code(), count(&events, "crash"), count(&events, "gave-up")), (Some(7), 6, 0));
+}

@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::SeqCst};
 
 /// Numbers of system calls that have a class.
 pub const NUMBERS: usize = 512;
-/// Descriptors that may be named as [`CallsMade::set_own`] does.
+/// Descriptors that may be named as [`CallsMade::set_descriptors`] does.
 pub const DESCRIPTORS: usize = 1024;
 
 /// What a call does.
@@ -36,9 +36,9 @@ pub enum Class {
     Fcntl = 4,
     /// `ioctl`: by its command.
     Ioctl = 5,
-    /// Writes to its first argument, a descriptor: inside if that is the process' own.
+    /// Writes to its first argument, a descriptor: inside if that is [`Descriptor::Own`].
     Write = 6,
-    /// Reads from its first argument, a descriptor: input, unless that is the process' own.
+    /// Reads from its first argument, a descriptor: input if that is [`Descriptor::Taken`].
     Read = 7,
     /// `clone`: inside where it makes a thread.
     Clone = 8,
@@ -46,6 +46,16 @@ pub enum Class {
     Handled = 9,
     /// Accepts a connection.
     Accept = 10,
+}
+
+/// What a descriptor is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub enum Descriptor {
+    /// Both its ends are the process' own.
+    Own = 1,
+    /// What is read from it is gone for others, and nothing else shows that.
+    Taken = 2,
 }
 
 /// What a process has done since it is counted.
@@ -57,7 +67,7 @@ pub struct Made {
     pub outside: u64,
     /// The number of the last of these.
     pub last: u64,
-    /// Calls that have read.
+    /// Calls that have read from a [`Descriptor::Taken`].
     pub inputs: u64,
     /// Connections accepted.
     pub accepts: u64,
@@ -100,13 +110,14 @@ impl CallsMade {
         Ok(counts)
     }
 
-    /// Descriptors whose both ends are the process' own: from here on writing to these is inside,
-    /// and reading no input.
-    pub fn set_own(&self, descriptors: impl Iterator<Item = i32>) {
-        let own = self.bytes(OWN as usize, DESCRIPTORS);
-        own.iter().for_each(|byte| byte.store(0, SeqCst));
-        for byte in descriptors.filter_map(|fd| own.get(usize::try_from(fd).ok()?)) {
-            byte.store(1, SeqCst);
+    /// What descriptors are from here on; of those not named nothing is known.
+    pub fn set_descriptors(&self, descriptors: impl Iterator<Item = (i32, Descriptor)>) {
+        let all = self.bytes(OWN as usize, DESCRIPTORS);
+        all.iter().for_each(|byte| byte.store(0, SeqCst));
+        for (fd, kind) in descriptors {
+            if let Some(byte) = usize::try_from(fd).ok().and_then(|fd| all.get(fd)) {
+                byte.store(kind as u8, SeqCst);
+            }
         }
     }
 
@@ -208,6 +219,12 @@ impl Code {
     }
 }
 
+// Where the program keeps what it has read of `pt_regs`.
+const DX: i16 = -32;
+const SI: i16 = -24;
+const DI: i16 = -16;
+const NUMBER: i16 = -8;
+
 /// The register that holds the address of the map's value.
 const VALUE: u8 = 9;
 
@@ -230,10 +247,6 @@ const SIGNED_AT_LEAST: u8 = 0x75;
 
 /// What is counted: see [`Class`]. Reads `pt_regs` of x86-64 from rdx to orig_rax.
 fn program(pid: i32, map: BorrowedFd<'_>) -> io::Result<Vec<Instruction>> {
-    const DX: i16 = -32;
-    const SI: i16 = -24;
-    const DI: i16 = -16;
-    const NUMBER: i16 = -8;
     let namespace = fs::metadata("/proc/self/ns/pid")?;
     let mut code = Code::default();
     code.put(MOVE, 6, 1, 0, 0);
@@ -313,16 +326,12 @@ fn program(pid: i32, map: BorrowedFd<'_>) -> io::Result<Vec<Instruction>> {
     }
     code.jump(ALWAYS, 0, 0, "outside");
     code.label("write");
-    own(&mut code, DI);
-    code.jump(EQUAL, 1, 0, "outside");
-    code.jump(ALWAYS, 0, 0, "out");
+    descriptor(&mut code, "outside");
+    code.jump(EQUAL, 1, Descriptor::Own as i32, "out");
+    code.jump(ALWAYS, 0, 0, "outside");
     code.label("read");
-    code.put(LOAD_INT, 1, 10, DI, 0);
-    code.jump(AT_LEAST, 1, DESCRIPTORS as i32, "input");
-    code.put(MOVE, 2, VALUE, 0, 0);
-    code.put(0x0f, 2, 1, 0, 0);
-    code.put(LOAD_BYTE, 1, 2, OWN, 0);
-    code.jump(NOT_EQUAL, 1, 0, "out");
+    descriptor(&mut code, "input");
+    code.jump(NOT_EQUAL, 1, Descriptor::Taken as i32, "out");
     code.label("input");
     code.count(INPUTS);
     code.jump(ALWAYS, 0, 0, "out");
@@ -340,10 +349,10 @@ fn program(pid: i32, map: BorrowedFd<'_>) -> io::Result<Vec<Instruction>> {
     code.done()
 }
 
-/// Loads into r1 whether the descriptor at `argument` is the process' own.
-fn own(code: &mut Code, argument: i16) {
-    code.put(LOAD_INT, 1, 10, argument, 0);
-    code.jump(AT_LEAST, 1, DESCRIPTORS as i32, "outside");
+/// Loads into r1 what the first argument is as a descriptor; `beyond`: it has no place.
+fn descriptor(code: &mut Code, beyond: &'static str) {
+    code.put(LOAD_INT, 1, 10, DI, 0);
+    code.jump(AT_LEAST, 1, DESCRIPTORS as i32, beyond);
     code.put(MOVE, 2, VALUE, 0, 0);
     code.put(0x0f, 2, 1, 0, 0);
     code.put(LOAD_BYTE, 1, 2, OWN, 0);
@@ -377,6 +386,7 @@ mod tests {
             .spawn()
             .expect("a shell");
         let counts = CallsMade::of(child.id() as i32, &classes).expect("counted");
+        counts.set_descriptors([(0, Descriptor::Taken)].into_iter());
         let mut input = child.stdin.take().expect("a pipe");
         let mut step = |until: &dyn Fn(Made) -> bool| {
             input.write_all(b"\n").expect("sent");

@@ -67,6 +67,17 @@ pub fn tcp(fd: BorrowedFd<'_>) -> Option<Tcp> {
     })
 }
 
+/// Ends a connection by TCP so that its peer does not take it for a regular end.
+///
+/// # Errors
+/// `EINVAL` and others for what is none.
+pub fn reset(fd: BorrowedFd<'_>) -> io::Result<()> {
+    let none = libc::sockaddr { sa_family: libc::AF_UNSPEC as u16, sa_data: [0; 14] };
+    // SAFETY: reads the address, which is as long as said.
+    crate::check(i64::from(unsafe { libc::connect(fd.as_raw_fd(), &raw const none, size_of_val(&none) as u32) }))?;
+    Ok(())
+}
+
 /// Whether receiving from a socket or sending to it ends after a time (`SO_RCVTIMEO`,
 /// `SO_SNDTIMEO`); not so of what is no socket.
 pub fn has_time_limit(fd: BorrowedFd<'_>) -> bool {

@@ -7,6 +7,7 @@
 //! signal.
 
 use super::{Keeper, rung_index};
+use crate::arguments::Exactness;
 use crate::error::Error;
 use crate::ladder::{Rung, Step};
 use crate::place;
@@ -106,7 +107,7 @@ impl Keeper {
     fn try_put_back(&mut self, crash: &CrashReport, step: Step) -> Result<Option<(Restored, Duration)>, Error> {
         let end = Instant::now() + PUT_BACK_LIMIT;
         loop {
-            if let Some(done) = self.kept.recover(&self.shared, crash, step, self.settings.exactness)? {
+            if let Some(done) = self.kept.recover(&self.shared, crash, step)? {
                 return Ok(Some(done));
             }
             if Instant::now() > end {
@@ -134,7 +135,7 @@ impl Keeper {
         };
         let replies = now.mismatched.saturating_sub(before.mismatched);
         let lines = now.other_lines.saturating_sub(before.other_lines);
-        // In request mode a connection that got other bytes is ended, and other output only counted.
+        // In request mode a connection that got other bytes is ended; other output is counted.
         let may_differ = self.shared.has_moments() && attempt.step.rung() != Rung::Environment;
         if (replies, lines) != (0, 0) && !may_differ {
             self.reporter.report(&Event::Differed { replies, lines, fd: self.shared.differing() });
@@ -185,7 +186,9 @@ impl Keeper {
         if !self.shared.has_log() {
             self.ladder.done_again(step, past);
             let lost = attempt.lost.clone();
-            self.recovered(&attempt, lost, Vec::new(), 0);
+            let reset = attempt.restored.connections_reset;
+            let reset = (reset > 0).then(|| format!("{reset} connections from which it had read since"));
+            self.recovered(&attempt, lost, reset.into_iter().collect(), 0);
             return;
         }
         self.reporter.report(&Event::Attempt {
@@ -279,7 +282,7 @@ impl Keeper {
                 Some((fd, bytes)) => format!("the input of {bytes} bytes on descriptor {fd}: its connection ends"),
                 None => "the last input".into(),
             }],
-            _ if self.shared.has_log() => Vec::new(),
+            _ if self.shared.has_log() || self.settings.exactness == Exactness::Exact => Vec::new(),
             _ => vec!["what it did since the checkpoint is done again: output may be repeated".into()],
         }
     }

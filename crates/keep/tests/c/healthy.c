@@ -1,0 +1,77 @@
+/* Calls of a program that nothing is wrong with: each must do under a keeper what it does without.
+ * Prints a line for each that does not, and ends with 7. Waits for input before, so that a keeper
+ * has its first checkpoint. */
+#include <errno.h>
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+static int pair[2];
+static int failed;
+
+static void expect(const char *what, long is, long wanted)
+{
+    if (is == wanted)
+        return;
+    failed = 1;
+    printf("%s: %ld, not %ld\n", what, is, wanted);
+}
+
+static void pieces(int count)
+{
+    char from[64], to[64];
+    struct iovec iov[64];
+    for (int i = 0; i < count; i++) {
+        from[i] = (char)(i + 1);
+        iov[i] = (struct iovec){to + i, 1};
+    }
+    memset(to, 0, sizeof to);
+    expect("send", send(pair[0], from, (size_t)count, 0), count);
+    expect("readv of many pieces", readv(pair[1], iov, count), count);
+    expect("readv's bytes", memcmp(from, to, (size_t)count), 0);
+    memset(to, 0, sizeof to);
+    struct msghdr message = {.msg_iov = iov, .msg_iovlen = (size_t)count};
+    expect("send", send(pair[0], from, (size_t)count, 0), count);
+    expect("recvmsg of many pieces", recvmsg(pair[1], &message, 0), count);
+    expect("recvmsg's bytes", memcmp(from, to, (size_t)count), 0);
+}
+
+static void *waits(void *arg)
+{
+    char byte;
+    (void)arg;
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_BLOCK, &all, NULL);
+    return (void *)read(pair[0], &byte, 1);
+}
+
+int main(int argc, char **argv)
+{
+    int is_logged = argc > 1 && strcmp(argv[1], "log") == 0;
+    struct pollfd input = {.fd = 0, .events = POLLIN};
+    if (socketpair(AF_UNIX, SOCK_DGRAM, 0, pair) != 0 || poll(&input, 1, -1) != 1)
+        return 1;
+    pieces(6);
+    pieces(7);
+    pieces(64);
+    struct iovec none[1] = {{&input, 0}};
+    expect("readv of too many pieces", readv(pair[1], none, 1025), -1);
+    expect("its error", errno, EINVAL);
+    /* A thread that has blocked all signals is changed in its user, and cancelled. */
+    pthread_t thread;
+    void *result;
+    pthread_create(&thread, NULL, waits, NULL);
+    expect("setuid", setuid(getuid()), 0);
+    if (!is_logged) {
+        pthread_cancel(thread);
+        pthread_join(thread, &result);
+        expect("a cancelled thread", (long)result, (long)PTHREAD_CANCELED);
+    }
+    return failed ? 1 : 7;
+}
