@@ -82,7 +82,7 @@ fn ask(client: &mut UnixStream, command: u8) -> String {
 
 impl Server {
     /// It ends with the status of its crash, and says that it was given up, once.
-    fn is_given_up(mut self) {
+    fn ends_by_its_crash(mut self) {
         let status = until("it ends", || self.keeper.try_wait().expect("a child"));
         let log = self.scratch.join("events");
         assert_eq!(status.code(), Some(128 + libc::SIGSEGV), "its true status");
@@ -134,7 +134,7 @@ fn a_replay_that_gives_out_other_bytes_is_not_continued() {
     let _ = server.client.read_to_string(&mut rest);
     assert_eq!(rest, "", "nothing of the replays was sent");
     assert!(count(&server.scratch.join("events"), "differed") > 0);
-    server.is_given_up();
+    server.ends_by_its_crash();
 }
 
 #[test]
@@ -148,7 +148,7 @@ fn an_input_is_not_dropped_after_something_went_out() {
     let mut rest = String::new();
     let _ = server.client.read_to_string(&mut rest);
     assert_eq!(rest, "", "nothing of the replays was sent");
-    server.is_given_up();
+    server.ends_by_its_crash();
 }
 
 #[test]
@@ -174,7 +174,7 @@ fn memory_shared_by_a_file_is_in_no_log() {
     let mut server = start("shares", "shares", &["--log", "--every", "60s"]);
     assert_eq!(ask(&mut server.client, b'x'), "1");
     server.kill();
-    server.is_given_up();
+    server.ends_by_its_crash();
 }
 
 #[test]
@@ -187,18 +187,18 @@ fn what_another_thread_has_read_is_in_no_log() {
     let mut other = UnixStream::connect(server.scratch.join("socket")).expect("it listens");
     assert_eq!(ask(&mut other, b'x'), "other");
     server.kill();
-    server.is_given_up();
+    server.ends_by_its_crash();
 }
 
 #[test]
-fn without_a_log_what_has_answered_is_given_up() {
+fn without_a_log_what_has_answered_ends_by_its_crash() {
     if is_missing() {
         return;
     }
     let mut server = start("snapshot", "answers", &["--every", "50ms"]);
     assert_eq!(ask(&mut server.client, b'x'), "1");
     assert_eq!(ask(&mut server.client, b'p'), "poison", "sent before the crash, and once");
-    server.is_given_up();
+    server.ends_by_its_crash();
 }
 
 #[test]
