@@ -55,6 +55,8 @@ const AT_ONCE: &[&str] =
     &["eventfd2", "fcntl", "ftruncate", "memfd_create", "mmap", "mprotect", "newfstatat", "ppoll", "recvmsg"];
 
 const NAME: &str = "ORBIT_TEST_NEEDED";
+/// The root directory, without files, to work in.
+const ROOT: &str = "ORBIT_TEST_EMPTY_ROOT";
 
 /// Calls that this test's harness makes, not the library.
 const HARNESS: &[libc::c_long] = &[libc::SYS_sigaltstack, libc::SYS_sched_yield];
@@ -67,6 +69,10 @@ fn under_a_filter(missing: &str) {
         // The filter lacks what a signal to itself takes.
         std::process::exit(3);
     });
+    if let Some(empty) = std::env::var_os(ROOT) {
+        // Without `/proc`, or any other file.
+        std::os::unix::fs::chroot(&empty).and_then(|()| std::env::set_current_dir("/")).expect("a root of its own");
+    }
     orbit::init().expect("set up");
     let mut allowed = needed::numbers_without(Some(missing));
     allowed.extend(HARNESS);
@@ -86,13 +92,34 @@ fn each_needed_call_is_named_by_the_error_without_it() {
         return println!("SKIP: needs seccomp filters: {why}");
     }
     let me = std::env::current_exe().expect("own path");
-    let ran = |missing: &str| {
+    let ran_in = |missing: &str, root: Option<&std::path::Path>| {
         let test = ["--exact", "each_needed_call_is_named_by_the_error_without_it", "--nocapture"];
-        let output = Command::new(&me).args(test).env(NAME, missing).output().expect("run");
-        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+        let mut command = Command::new(&me);
+        command.args(test).env(NAME, missing);
+        if let Some(root) = root {
+            command.env(ROOT, root);
+        }
+        let output = command.output().expect("run");
+        format!(
+            "{}{}{}",
+            output.status,
+            String::from_utf8_lossy(&output.stdout),
+            String::from_utf8_lossy(&output.stderr)
+        )
     };
+    let ran = |missing: &str| ran_in(missing, None);
     let text = ran("-");
     assert!(text.contains("WORKS"), "with all that is listed:\n{text}");
+    // SAFETY: takes nothing.
+    if unsafe { libc::geteuid() } == 0 {
+        let empty = std::env::temp_dir().join(format!("orbit-empty-{}", std::process::id()));
+        std::fs::create_dir(&empty).expect("a directory");
+        let text = ran_in("-", Some(&empty));
+        std::fs::remove_dir(&empty).expect("nothing was left in it");
+        assert!(text.contains("WORKS"), "in a root without /proc:\n{text}");
+    } else {
+        println!("SKIP: needs root for a root directory of its own");
+    }
     let full = std::env::var_os("ORBIT_TEST_FULL").is_some();
     for missing in needed::names().filter(|name| !UNNAMED.contains(name) && (full || AT_ONCE.contains(name))) {
         let text = ran(missing);
