@@ -146,6 +146,8 @@ struct block *new_block(void);
 void free_block(struct block *block);
 /* Whether the process has no other thread, nor one that is being made. */
 int is_only_thread(void);
+/* Whether it is a thread that has this memory, of whatever process. */
+int shares_memory(u64 tid);
 void free_table(struct action_table *table);
 struct action_table *new_table(void);
 void arm(struct block *block);

@@ -27,6 +27,13 @@ static i64 check(i64 file) {
     return check_program(file, 0);
 }
 
+/* A script's interpreter would get a name of a descriptor that is closed by then. */
+static int is_hidden_script(i64 file, i64 directory, const char *path) {
+    char begin[2];
+    if (path[0] == '/' || (i32)directory == AT_FDCWD || !(SYS2(__NR_fcntl, directory, F_GETFD) & FD_CLOEXEC)) return 0;
+    return SYS4(__NR_pread64, file, begin, 2, 0) == 2 && begin[0] == '#' && begin[1] == '!';
+}
+
 static i64 open_target(i64 directory, const char *path, u64 flags) {
     if (path[0])
         return SYS4(__NR_openat, directory, path,
@@ -104,6 +111,7 @@ i64 do_execve(struct block *block, i64 directory, u64 path, u64 arguments, u64 e
     i64 file = open_target(directory, block->path, flags);
     if (is_error(file)) return file;
     i64 error = check(file);
+    if (!error && is_hidden_script(file, directory, block->path)) error = -ENOENT;
     i64 given = count_pointers(arguments);
     if (!error && given < 0) error = given;
     if (error) {

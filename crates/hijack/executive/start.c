@@ -174,6 +174,17 @@ static void count_rights(i64 file) {
     if (user || group) count_stat(STAT_SETUID);
 }
 
+/* Programs that read code of files as data, and would translate our jumps, run without them. */
+static void spare_translators(const char *path) {
+    static const char *const names[] = {"valgrind", "memcheck-", "callgrind-", "cachegrind-", "helgrind-",
+                                        "massif-",  "dhat-",     "drd-",       "none-amd64-", "drrun"};
+    const char *name = path;
+    for (; *path; path++)
+        if (*path == '/') name = path + 1;
+    for (u32 i = 0; i < array_length(names); i++)
+        if (!memcmp(name, names[i], string_length(names[i]))) options |= OPTION_NO_REWRITE, use_hints(0);
+}
+
 static void set_thread_name(const char *path) {
     const char *name = path;
     for (; *path; path++)
@@ -233,6 +244,7 @@ void start(u64 *sp) {
     i64 file = number_of(argv[2]);
     file = resolve(file, name, &words);
     count_rights(file);
+    spare_translators(name);
     struct image image;
     load_program(file, &image);
     set_executable(file);

@@ -109,6 +109,12 @@ struct block *new_block(void) {
     return NULL;
 }
 
+int shares_memory(u64 tid) {
+    for (u32 i = 0; i < block_limit; i++)
+        if (owners[i].busy && tid && owners[i].tid == tid) return 1;
+    return 0;
+}
+
 int is_only_thread(void) {
     u32 busy = 0;
     for (u32 i = 0; i < block_limit; i++) busy += owners[i].busy;

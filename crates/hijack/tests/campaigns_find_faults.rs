@@ -40,6 +40,21 @@ fn a_loader_that_gives_up_is_no_crash_of_the_program() {
 }
 
 #[test]
+fn each_stack_of_one_instruction_meets_the_fault() {
+    let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("second-data");
+    let program = guest("second", &["-g", "-fno-inline"]);
+    let campaign = Campaign::new("enospc", vec![program.into(), file.clone().into()]).expect("known");
+    let check = format!("cat {}", file.display());
+    let trials = campaign.check(Some(check)).run(|_| Ok(())).expect("trials");
+    let verdict_in = |function: &str| {
+        let is_in = |trial: &&Trial| trial.stack.iter().any(|frame| frame.contains(function));
+        trials.iter().find(is_in).map(|trial| trial.verdict)
+    };
+    assert_eq!(verdict_in("writes_first+"), Some(Verdict::Failed), "{trials:#?}");
+    assert_eq!(verdict_in("writes_second+"), Some(Verdict::LostData), "{trials:#?}");
+}
+
+#[test]
 fn an_unknown_fault_is_a_sentence() {
     let error = Campaign::new("eintr,ebad", vec!["true".into()]).err().expect("refused");
     assert!(error.starts_with("no fault `ebad`; there are eintr, enomem"), "{error}");

@@ -35,6 +35,48 @@ fn sites_beyond_the_table_trap_and_are_counted() {
     assert!(run.outcome.crowded > 500, "{:?}", run.outcome);
 }
 
+#[test]
+fn a_program_with_a_leak_check_passes_it() {
+    let compiler = std::env::var("CC").unwrap_or_else(|_| "cc".to_owned());
+    let probe = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("sanitizer-probe");
+    let mut compile = std::process::Command::new(compiler);
+    compile.args(["-fsanitize=address", "-x", "c", "-o"]).arg(&probe).arg("-");
+    let source = std::process::Stdio::from(
+        std::fs::File::open(concat!(env!("CARGO_MANIFEST_DIR"), "/tests/guests/plain.c")).expect("a source"),
+    );
+    if !compile.stdin(source).output().is_ok_and(|done| done.status.success()) {
+        println!("SKIP: needs a compiler with AddressSanitizer");
+        return;
+    }
+    let path = probe.to_str().expect("a path");
+    let native = std::process::Command::new(path).output().expect("it runs");
+    let run = run(&Options::default(), &[path]);
+    assert_eq!((run.outcome.status, run.stdout.as_bytes()), (0, &native.stdout[..]));
+    assert!(run.outcome.calls.contains_key("ptrace"), "the check was made: {:?}", run.outcome.calls);
+}
+
+#[test]
+fn a_program_that_translates_code_is_left_as_it_is() {
+    if has("valgrind") {
+        let program = guest("plain", &[]);
+        let run = run(&Options::default(), &["valgrind", "-q", program.to_str().expect("a path")]);
+        assert_eq!(run.outcome.status, 0, "{}", run.stdout);
+    }
+}
+
+#[test]
+fn a_script_by_a_descriptor_is_found_as_natively() {
+    let script = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("by-descriptor.sh");
+    std::fs::write(&script, "#!/bin/sh\necho ran\n").expect("written");
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("executable");
+    let (program, script) = (guest("descriptor", &[]), script.to_str().expect("a path"));
+    for flag in ["kept", "closed"] {
+        let native = std::process::Command::new(&program).args([script, flag]).output().expect("it runs");
+        let run = run(&Options::default(), &[program.to_str().expect("a path"), script, flag]);
+        assert_eq!(run.stdout, String::from_utf8_lossy(&native.stdout), "{flag}");
+    }
+}
+
 fn size_kib(status: &str) -> u64 {
     let number = status.split_whitespace().nth(1).and_then(|number| number.parse().ok());
     number.unwrap_or_else(|| panic!("VmSize: {status:?}"))

@@ -5,8 +5,9 @@
 //! compared, and what a command of the user's finds. Memory that is allocated and lost within what
 //! the allocator keeps (below 256 KiB) is not seen.
 //!
-//! The first run shows which sites make which calls. For each site and each fault that its call can
-//! have, one run fails the first call that this site made. Calls are found again by their order
+//! The first run shows which stacks make which calls: the instruction alone is the same one in libc
+//! for all. For each stack and each fault that its call can have, one run fails the first call that
+//! this stack made. Calls are found again by their order
 //! among the calls of their name, so the program must make the same calls in the same order in each
 //! run; where it does not, a fault meets another call.
 
@@ -14,14 +15,13 @@ mod faults;
 mod judge;
 mod witness;
 
-use crate::reader::What;
 use crate::rules::{RuleError, Rules};
-use crate::{Options, Session, calls};
+use crate::{Options, Session};
 pub use faults::{FAULTS, Fault};
 use judge::Ended;
 pub use judge::Verdict;
 use serde::Serialize;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::io::{self, Read};
 use std::os::unix::process::ExitStatusExt;
@@ -128,7 +128,7 @@ impl Campaign {
             return Err(io::Error::other(problem));
         }
         let again = Options { rules: witness::rules(None)?, ..Options::default() };
-        first.varying = judge::varying(&first, &self.watched(again, None, |_, _| ())?.0);
+        first.varying = judge::varying(&first, &self.watched(again, None)?.0);
         let limit = (began.elapsed() * 10).max(Duration::from_secs(5));
         let mut trials = Vec::new();
         for planned in plan {
@@ -137,7 +137,8 @@ impl Campaign {
                 ended.allowance = judge::WITHOUT_BRK;
             }
             let (mut verdict, findings) = judge::judge(&first, &ended);
-            if stack.is_loaders && matches!(verdict, Verdict::Crashed | Verdict::Failed) {
+            // What the loader's failure loses or leaves is no fault of a program that never ran.
+            if stack.is_loaders && ended.status != Some(0) && verdict != Verdict::Hung {
                 verdict = Verdict::Start;
             }
             let stack = stack.frames;
@@ -152,24 +153,33 @@ impl Campaign {
         Ok(trials)
     }
 
-    /// The run without a fault: its sites, and the rule for each fault that one of them may meet.
+    /// The run without a fault: its stacks, and the rule for each fault that one of them may meet.
     fn discover(&self) -> io::Result<(Ended, Vec<Planned>)> {
-        let (mut orders, mut seen, mut plan) = (BTreeMap::<u64, u64>::new(), HashSet::new(), Vec::new());
-        let options = Options { trace: true, rules: witness::rules(None)?, ..Options::default() };
-        let (ended, _) = self.watched(options, None, |number, site| {
-            let order = orders.entry(number).or_default();
-            *order += 1;
-            let Some(call) = calls::by_number(number).filter(|_| seen.insert((number, site))) else { return };
-            for fault in self.faults.iter().filter(|fault| fault.calls.contains(&call.name)) {
-                // With a condition only some calls count: the fault meets one at or after this one.
-                let after = if fault.conditions.is_empty() { *order - 1 } else { 0 };
-                let conditions = fault.conditions;
-                let rule = format!("{}{conditions} -> {} after {after} once", call.name, fault.action);
-                plan.push(Planned { fault: fault.name, call: call.name, site, conditions, after, rule });
+        let witness = Witness::default();
+        // Guests ask with the conditions of the faults, so that the same calls are counted here as
+        // in the run with the fault.
+        let mut asked = BTreeMap::<&str, BTreeSet<&str>>::new();
+        for fault in &self.faults {
+            asked.entry(fault.conditions).or_default().extend(fault.calls);
+        }
+        let asking = asked.iter().map(|(conditions, calls)| {
+            let calls: Vec<&str> = calls.iter().copied().collect();
+            format!("{}{conditions} -> ask stack", calls.join("|"))
+        });
+        let asking: Vec<String> = asking.collect();
+        let conditions: Vec<&str> = asked.keys().copied().collect();
+        let options = Options { rules: witness::rules(Some(&asking.join("\n")))?, ..Options::default() };
+        let (ended, _) = self.watched_by(&witness, options, None)?;
+        let mut plan = Vec::new();
+        for first in witness.stacks() {
+            let faults = self.faults.iter().filter(|fault| conditions.get(first.rule) == Some(&fault.conditions));
+            for fault in faults.filter(|fault| fault.calls.contains(&first.call)) {
+                let (conditions, after) = (fault.conditions, first.order);
+                let rule = format!("{}{conditions} -> {} after {after} once", first.call, fault.action);
+                plan.push(Planned { fault: fault.name, call: first.call, site: first.site, conditions, after, rule });
             }
-        })?;
-        plan.sort_by(|a, b| (a.fault, a.call, &a.rule).cmp(&(b.fault, b.call, &b.rule)));
-        plan.dedup_by(|a, b| a.rule == b.rule);
+        }
+        plan.sort_by(|a, b| (a.fault, a.call, a.after).cmp(&(b.fault, b.call, b.after)));
         Ok((ended, plan))
     }
 
@@ -178,15 +188,19 @@ impl Campaign {
         let Planned { call, conditions, after, rule, .. } = planned;
         let mut rules = witness::rules(Some(&format!("{call}{conditions} -> ask site after {after} once")))?;
         rules.extend(parsed(rule)?).map_err(|error| io::Error::other(error.to_string()))?;
-        self.watched(Options { rules, ..Options::default() }, Some(limit), |_, _| ())
+        self.watched(Options { rules, ..Options::default() }, Some(limit))
     }
 
     /// One run with the commands around it; the last of the rules is the fault's.
-    fn watched(
+    fn watched(&self, options: Options, limit: Option<Duration>) -> io::Result<(Ended, Stack)> {
+        self.watched_by(&Witness::default(), options, limit)
+    }
+
+    fn watched_by(
         &self,
+        witness: &Witness,
         mut options: Options,
         limit: Option<Duration>,
-        seen: impl FnMut(u64, u64),
     ) -> io::Result<(Ended, Stack)> {
         if let Some(command) = &self.prepare {
             match shell(command)? {
@@ -197,11 +211,10 @@ impl Campaign {
                 }
             }
         }
-        let witness = Witness::default();
         options.decider = Some(witness.decider());
         options.ask_limit = Some(ASK_LIMIT);
         let began = SystemTime::now();
-        let mut ended = run(&options, &self.arguments, limit, seen)?;
+        let mut ended = run(&options, &self.arguments, limit)?;
         let mut stack = Stack::default();
         if let Some(pid) = ended.pid {
             (ended.held, stack) = witness.ended(pid);
@@ -240,12 +253,7 @@ fn shell(command: &str) -> io::Result<(i32, Vec<u8>)> {
 }
 
 /// Runs the program in a process group of its own; what is left of the group at its end is killed.
-fn run(
-    options: &Options,
-    arguments: &[OsString],
-    limit: Option<Duration>,
-    mut seen: impl FnMut(u64, u64),
-) -> io::Result<Ended> {
+fn run(options: &Options, arguments: &[OsString], limit: Option<Duration>) -> io::Result<Ended> {
     let mut session = Session::start_with(options, arguments, |command| {
         use std::os::unix::process::CommandExt;
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).process_group(0);
@@ -262,14 +270,7 @@ fn run(
         output
     });
     let is_in_time = match limit {
-        None => session
-            .follow(|event| {
-                if let What::Call(call) = &event.what {
-                    seen(call.number, call.site);
-                }
-                Ok(())
-            })
-            .map(|()| true)?,
+        None => session.follow(|_| Ok(())).map(|()| true)?,
         Some(limit) => session.wait_for(limit)?,
     };
     let left = if is_in_time { witness::group(group, EXIT_GRACE) } else { Vec::new() };

@@ -10,7 +10,7 @@ use crate::{Answer, Decider, Question, calls};
 use orbit_inspect::Maps;
 use orbit_inspect::stacks::{Frame, Unwinder};
 use orbit_linux::remote;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -74,13 +74,42 @@ pub(super) struct Stack {
     pub is_loaders: bool,
 }
 
+/// The first call that a stack made.
+#[derive(Clone, Debug)]
+pub(super) struct First {
+    /// Index of the rule by which it asked.
+    pub rule: usize,
+    pub call: &'static str,
+    pub site: u64,
+    /// How many calls of this name had asked by this rule before.
+    pub order: u64,
+}
+
 /// What was seen of one run.
 #[derive(Default)]
 struct Seen {
     stack: Stack,
+    firsts: Vec<First>,
+    /// Rule, call and stack of each of `firsts`.
+    known: HashSet<(usize, &'static str, String)>,
+    orders: HashMap<(usize, &'static str), u64>,
     made: BTreeSet<PathBuf>,
     /// By process. A question may come twice, if a signal comes first.
     held: BTreeMap<u32, Held>,
+}
+
+impl Seen {
+    /// A call that may meet a fault.
+    fn count(&mut self, question: &Question) {
+        let (rule, call) = (question.rule.unwrap_or(0), question.call);
+        let order = self.orders.entry((rule, call)).or_default();
+        *order += 1;
+        let order = *order - 1;
+        let frames: Vec<String> = frames(question).iter().map(Frame::to_string).collect();
+        if self.known.insert((rule, call, frames.join("\n"))) {
+            self.firsts.push(First { rule, call, site: question.site, order });
+        }
+    }
 }
 
 /// Answers the questions of one run.
@@ -96,6 +125,7 @@ impl Witness {
                     let stack = stack(question);
                     lock(&seen).stack = stack;
                 }
+                "stack" => lock(&seen).count(question),
                 "makes" => lock(&seen).made.extend(made(question)),
                 "exits" => _ = lock(&seen).held.insert(question.pid, held(question.pid)),
                 _ => {}
@@ -117,6 +147,11 @@ impl Witness {
         (held, seen.stack.clone())
     }
 
+    /// The first calls of all stacks, in their order.
+    pub fn stacks(&self) -> Vec<First> {
+        lock(&self.0).firsts.clone()
+    }
+
     /// Files that were made and are still there, and whether each was made since `began`.
     pub fn files(&self, began: SystemTime) -> BTreeMap<PathBuf, bool> {
         let is_new = |path: &PathBuf| {
@@ -134,7 +169,13 @@ fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
 
 /// The stack of the thread that asks.
 fn stack(question: &Question) -> Stack {
-    let Ok(mut unwinder) = Unwinder::new(question.pid as i32) else { return Stack::default() };
+    let frames = frames(question);
+    let modules: Vec<&str> = frames.iter().map(|frame| frame.module.as_str()).collect();
+    Stack { is_loaders: is_loaders(&modules), frames: frames.iter().take(MAX_FRAMES).map(Frame::to_string).collect() }
+}
+
+fn frames(question: &Question) -> Vec<Frame> {
+    let Ok(mut unwinder) = Unwinder::new(question.pid as i32) else { return Vec::new() };
     let r = question.registers;
     // In DWARF's order; a call destroys rcx and r11.
     let registers = [
@@ -157,9 +198,7 @@ fn stack(question: &Question) -> Stack {
         question.site,
     ];
     let copies = unwinder.copy_from(question.tid as i32, registers);
-    let frames: Vec<Frame> = unwinder.name(copies).into_iter().flat_map(|stack| stack.frames).collect();
-    let modules: Vec<&str> = frames.iter().map(|frame| frame.module.as_str()).collect();
-    Stack { is_loaders: is_loaders(&modules), frames: frames.iter().take(MAX_FRAMES).map(Frame::to_string).collect() }
+    unwinder.name(copies).into_iter().flat_map(|stack| stack.frames).collect()
 }
 
 /// Whether a stack of these modules, innermost first, is the loader's: it began there, and has
