@@ -22,6 +22,7 @@ use crate::direct::{CALLS, Call};
 use crate::published::Table;
 use crate::question::Questions;
 use crate::queue::Queue;
+use core::sync::atomic::Ordering::SeqCst;
 use core::sync::atomic::{AtomicI32, AtomicI64, AtomicU32, AtomicU64};
 
 /// First address of the region, free in ordinary programs: below what the kernel gives to mappings,
@@ -72,7 +73,7 @@ pub const STACK_AT: usize = FAULT_STACK_AT - STACK_LEN;
 pub const STACK_LEN: usize = 0x4000;
 
 /// What a directory begins with.
-pub const MAGIC: u64 = 0x6f72_6269_7473_0005;
+pub const MAGIC: u64 = 0x6f72_6269_7473_0006;
 /// Handles of a service at most.
 pub const GRANTS: usize = 32;
 /// Attributes that all services of a host may set, at most.
@@ -103,6 +104,8 @@ pub const RAISE: u32 = 2;
 pub const THREAD: u32 = 4;
 /// `promoted` of a slot whose event waits for a thread.
 pub const MAY_WAIT: u64 = 1;
+/// `promoted` of a slot whose event waits for an agent.
+pub const FOR_AGENT: u64 = 2;
 
 /// Right: the service may read the attribute.
 pub const GET: u32 = 1;
@@ -203,6 +206,11 @@ pub struct Grant {
     pub min: i64,
     /// The largest value.
     pub max: i64,
+    /// When the target began, in ticks since the machine did: a number that was given again names
+    /// another target. 0: unknown.
+    pub began: u64,
+    /// Its place in the ledger and in [`sets`], if it may be set.
+    pub entry: u32,
 }
 
 /// What an attribute was before a service could set it. Agents put it back when the host is gone.
@@ -215,6 +223,36 @@ pub struct Entry {
     pub target: AtomicI32,
     /// The value.
     pub original: AtomicI64,
+    /// When the target began, as [`Grant::began`].
+    pub began: AtomicU64,
+}
+
+/// What a service set last through a grant: a place in [`sets`]. Every member can write it, so a
+/// wrong one keeps something from being put back, or puts back what was never set.
+#[repr(transparent)]
+#[derive(Debug, Default)]
+pub struct Set(AtomicU64);
+
+impl Set {
+    /// Nothing was set yet: this bit turns the only value that could be mistaken for it into
+    /// another.
+    const BIT: u64 = 1 << 63;
+
+    /// Notes a value.
+    pub fn note(&self, value: i64) {
+        self.0.store(value as u64 ^ Self::BIT, SeqCst);
+    }
+
+    /// The value, if one was set.
+    pub fn value(&self) -> Option<i64> {
+        let word = self.0.load(SeqCst);
+        (word != 0).then_some((word ^ Self::BIT) as i64)
+    }
+
+    /// Nothing is set any more.
+    pub fn clear(&self) {
+        self.0.store(0, SeqCst);
+    }
 }
 
 /// One slot's words in the control part. Every member can write them.
@@ -224,7 +262,7 @@ pub struct Control {
     pub due: AtomicU64,
     /// The thread that runs the handler: process in the upper half, thread in the lower; 0: none.
     pub runner: AtomicU64,
-    /// A run that asked for a thread waits for it: [`MAY_WAIT`]; else 0.
+    /// A run waits for its thread, [`MAY_WAIT`], or for an agent, [`FOR_AGENT`]; else 0.
     pub promoted: AtomicU64,
     /// CPU time used in this window, nanoseconds.
     pub spent_ns: AtomicU64,
@@ -256,6 +294,19 @@ pub struct Control {
     pub latest_overrun_ns: AtomicU64,
     /// Runs that were promoted to a thread.
     pub promotions: AtomicU64,
+    /// Ticks that were due and were taken: each began a run, was merged with a later one, or was
+    /// missed. Raised before the next two.
+    pub ticks_due: AtomicU64,
+    /// Ticks that were merged: a later one was due as well when they were taken.
+    pub ticks_merged: AtomicU64,
+    /// Ticks that were missed: the reservation was used up, or the run could not begin.
+    pub ticks_missed: AtomicU64,
+    /// Ticks merged or missed since the last run that a tick began.
+    pub ticks_lost: AtomicU64,
+    /// The thread, as in `runner`, that an agent raised since it was preempted in a run; 0: none.
+    pub raised: AtomicU64,
+    /// 1: a member may not do what the service sets, so that agents take its events.
+    pub agents_only: AtomicU32,
     /// Raised with each posted event and each promotion: threads sleep on it.
     pub wake: AtomicU32,
     /// 1: services of the host follow this one, and sleep on `ran`. The host writes it.
@@ -342,8 +393,12 @@ pub struct Run {
     pub own_priority: i32,
     /// 1: the run may wait, for a thread of the service's own runs it.
     pub may_wait: u32,
+    /// 1: it interrupts a member.
+    pub is_upcall: u32,
     /// The slot.
     pub slot: u32,
+    /// Free.
+    pub reserved: u32,
     /// What the handler answers to a call of it.
     pub answer: i64,
 }
@@ -352,6 +407,9 @@ pub struct Run {
 pub const OVERRUN: u32 = 256;
 /// `cause` of a run that wants to wait and is not in a thread: it begins again in one.
 pub const PROMOTED: u32 = 257;
+
+/// `cause` of a run that sets what this member may not: it begins again in an agent.
+pub const ELSEWHERE: u32 = 258;
 
 /// What a handler gets with each event: `struct orbit_context` of `orbit_service.h`.
 #[repr(C)]
@@ -438,6 +496,7 @@ const _: () = {
     assert!(size_of::<Directory>() <= SLOT);
     assert!(size_of::<Control>() <= CONTROL_SLOT);
     assert!(size_of::<Table>() <= CONTROL_SLOT);
+    assert!(size_of::<[Set; LEDGER]>() <= CONTROL_SLOT);
     assert!(size_of::<Record>() <= SLOT - RECORD_AT);
     assert!(size_of::<Private>() <= PRIVATE_LEN);
     // orbit_program.h knows this one.
@@ -463,6 +522,13 @@ pub fn control(slot: usize) -> &'static Control {
 pub fn table() -> &'static Table {
     // SAFETY: as for `control`.
     unsafe { &*(CONTROL as *const Table) }
+}
+
+/// What services set, by the places of the ledger: it has the control words of the library's slot.
+/// Valid in members only.
+pub fn sets() -> &'static [Set; LEDGER] {
+    // SAFETY: as for `control`.
+    unsafe { &*((CONTROL + LIBRARY * CONTROL_SLOT) as *const [Set; LEDGER]) }
 }
 
 /// The record of a slot. To be followed only while the slot is open.

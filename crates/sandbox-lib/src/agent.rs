@@ -36,6 +36,14 @@ const CHECK_INTERVAL_NS: u64 = 100_000_000;
 /// Time until a slot that another thread runs is tried again, nanoseconds.
 const BUSY_NS: u64 = 1_000_000;
 
+/// A run in a member that lasts so long has been preempted: an agent raises its thread,
+/// nanoseconds.
+const PREEMPTED_NS: u64 = 2_000_000;
+/// A raised thread keeps its priority until the run ends, and so long at most, nanoseconds.
+const RAISED_NS: u64 = 20_000_000;
+/// The priority of a raised thread, below that of agents.
+const RAISED: i32 = 98;
+
 /// How long an agent whose host is gone waits for the end of runs in progress, nanoseconds.
 const LAST_RUNS_NS: u64 = 1_000_000_000;
 
@@ -119,6 +127,7 @@ pub unsafe extern "C" fn orbit_agent(start: *const Start) -> ! {
         restore();
         sys::exit(0);
     }
+    let mut raised = [0u64; abi::SLOTS];
     let mut descriptors = [of(start.life), of(start.doorbell), of(timer)];
     let mut stretch = Stretch { began: sys::now() };
     loop {
@@ -127,6 +136,9 @@ pub unsafe extern "C" fn orbit_agent(start: *const Start) -> ! {
         for slot in (abi::FIRST_SERVICE..abi::SLOTS).filter(|slot| *slot as u32 % start.parts.max(1) == start.part) {
             if let Some(wake) = serve(slot, now) {
                 next = next.min(wake);
+            }
+            if is_prompt && help_preempted(slot, &mut raised[slot], now) {
+                next = next.min(now + BUSY_NS);
             }
             let (service, control) = (&abi::directory().services[slot], abi::control(slot));
             if service.state.load(Acquire) != abi::EMPTY {
@@ -190,12 +202,15 @@ fn serve(slot: usize, now: u64) -> Option<u64> {
     if service.state.load(Acquire) != LIVE {
         return None;
     }
-    if service.flags & abi::THREAD != 0 || control.promoted.load(Acquire) != 0 {
+    let promoted = control.promoted.load(Acquire);
+    if service.flags & abi::THREAD != 0 || promoted == abi::MAY_WAIT {
         return None;
     }
-    let grace = if service.flags & PURE == 0 { 0 } else { abi::directory().grace_ns };
+    let is_mine = service.flags & PURE == 0 || control.agents_only.load(Relaxed) != 0;
+    let grace = if is_mine { 0 } else { abi::directory().grace_ns };
     let due = control.due.load(Relaxed);
-    let is_due = control.queue.is_waiting() || (due != 0 && now >= due.saturating_add(grace));
+    let is_due =
+        promoted == abi::FOR_AGENT || control.queue.is_waiting() || (due != 0 && now >= due.saturating_add(grace));
     if is_due && run::attempt(slot, Place::Agent) == run::Attempt::Busy {
         // The thread that runs it may need this very CPU: an agent that tried at once again would
         // never let it finish.
@@ -207,6 +222,47 @@ fn serve(slot: usize, now: u64) -> Option<u64> {
     }
     let due = control.due.load(Relaxed);
     (due != 0).then(|| due.saturating_add(grace))
+}
+
+/// Gives a thread that was preempted in a run of this slot a real-time priority, so that the run
+/// ends; takes it from one whose run is over, which usually has done so itself. `since`: when it
+/// was given. Answers whether to check again soon.
+fn help_preempted(slot: usize, since: &mut u64, now: u64) -> bool {
+    let control = abi::control(slot);
+    let (claim, raised) = (control.runner.load(SeqCst), control.raised.load(SeqCst));
+    if raised != 0 {
+        if raised == claim && now.saturating_sub(*since) < RAISED_NS {
+            return true;
+        }
+        lower(slot);
+        return false;
+    }
+    let began = control.began.load(SeqCst);
+    // Once for each run.
+    if claim == 0 || began & 1 == 0 || now.saturating_sub(began) < PREEMPTED_NS || began == *since {
+        return began != 0;
+    }
+    *since = began;
+    let thread = claim as u32 as i32;
+    if sys::policy(thread) != 0 {
+        return false;
+    }
+    *since = now;
+    control.raised.store(claim, SeqCst);
+    sys::set_priority(thread, RAISED);
+    // It may have ended before it could see that it was raised.
+    if control.runner.load(SeqCst) != claim {
+        lower(slot);
+    }
+    true
+}
+
+/// Takes its priority from the thread that was raised for a run of this slot.
+fn lower(slot: usize) {
+    let raised = abi::control(slot).raised.swap(0, SeqCst);
+    if raised != 0 {
+        sys::set_priority(raised as u32 as i32, 0);
+    }
 }
 
 /// Releases a slot whose runner was killed in the middle of a run.
@@ -231,6 +287,7 @@ fn close(watches: &mut [Watch; abi::SLOTS], is_prompt: bool) {
     let until = sys::now() + LAST_RUNS_NS;
     for slot in abi::FIRST_SERVICE..abi::SLOTS {
         let (service, control) = (&abi::directory().services[slot], abi::control(slot));
+        lower(slot);
         if service.state.load(Acquire) == abi::EMPTY {
             continue;
         }
@@ -242,13 +299,15 @@ fn close(watches: &mut [Watch; abi::SLOTS], is_prompt: bool) {
     }
 }
 
-/// Puts back every attribute that services could set.
+/// Puts back every attribute that a service has set.
 fn restore() {
-    for entry in &abi::directory().ledger {
-        let class = entry.class.load(Acquire);
-        if class != 0 {
+    for (entry, set) in abi::directory().ledger.iter().zip(abi::sets()) {
+        let (class, target) = (entry.class.load(Acquire), entry.target.load(Relaxed));
+        let began = entry.began.load(Relaxed);
+        let is_there = began == 0 || sys::began(target) == Ok(began);
+        if class != 0 && set.value().is_some() && is_there {
             // A target that is gone needs nothing put back.
-            let _ = attribute::apply(class, entry.target.load(Relaxed), entry.original.load(Relaxed), abi::table());
+            let _ = attribute::apply(class, target, entry.original.load(Relaxed), abi::table());
         }
     }
 }

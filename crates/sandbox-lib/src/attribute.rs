@@ -45,6 +45,12 @@ pub fn is_published(class: u32) -> bool {
     matches!(class, MEMORY_CACHE | DESCRIPTORS_IDLE)
 }
 
+/// Whether a grant's target is the one that it was granted for, and not another that was given its
+/// number since: 0, else `-ESRCH`.
+pub fn check(grant: &Grant) -> Result<(), i64> {
+    if grant.began == 0 || sys::began(grant.target)? == grant.began { Ok(()) } else { Err(-3) }
+}
+
 /// Reads an attribute of a target. `table`: what programs publish.
 ///
 /// # Errors

@@ -19,6 +19,8 @@ const NO_HANDLE: i64 = -9;
 const OUT_OF_RANGE: i64 = -34;
 /// `-ENOENT`: no question of this number waits.
 const NO_QUESTION: i64 = -2;
+/// `-EPERM` and `-EACCES`: the process that the handler runs in may not do that.
+const DENIED: [i64; 2] = [-1, -13];
 /// Bytes of a block's header.
 const HEADER: u64 = 16;
 
@@ -58,6 +60,13 @@ fn grant(slot: usize, handle: u64) -> Option<&'static Grant> {
     found
 }
 
+/// Notes what was set, so that it is put back.
+fn note(grant: &Grant, value: i64) {
+    if let Some(set) = abi::sets().get(grant.entry as usize) {
+        set.note(value);
+    }
+}
+
 /// Monotonic time, nanoseconds.
 #[cfg_attr(sandbox_object, unsafe(no_mangle))]
 pub extern "C" fn orbit_now() -> u64 {
@@ -75,7 +84,7 @@ pub unsafe extern "C" fn orbit_get(handle: u64, value: *mut i64) -> i64 {
         if grant.rights & abi::GET == 0 {
             return NO_RIGHT;
         }
-        match attribute::read(grant.class, grant.target, abi::table()) {
+        match attribute::check(grant).and_then(|()| attribute::read(grant.class, grant.target, abi::table())) {
             Ok(read) => {
                 // SAFETY: the caller's promise; a pointer that breaks it is a fault in a handler,
                 // which aborts it.
@@ -113,12 +122,24 @@ pub extern "C" fn orbit_set(handle: u64, value: i64) -> i64 {
         };
         if grant.class == attribute::CPU_PRIORITY && grant.target == run.thread {
             (run.own_set, run.own_priority) = (1, value as i32);
+            note(grant, value);
             return 0;
         }
-        match attribute::apply(grant.class, grant.target, value, abi::table()) {
-            Ok(()) => 0,
+        let applied =
+            attribute::check(grant).and_then(|()| attribute::apply(grant.class, grant.target, value, abi::table()));
+        match applied {
+            Ok(()) => {
+                note(grant, value);
+                0
+            }
             Err(error) => {
-                control.failed.fetch_add(1, Relaxed);
+                // A handle is worth what the host may do, wherever the handler runs.
+                if run.is_upcall != 0 && DENIED.contains(&error) {
+                    control.agents_only.store(1, Relaxed);
+                    run.pending = abi::ELSEWHERE;
+                } else {
+                    control.failed.fetch_add(1, Relaxed);
+                }
                 error
             }
         }

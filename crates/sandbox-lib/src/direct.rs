@@ -58,7 +58,8 @@ pub unsafe extern "C" fn orbit_call(slot: u64, generation: u64, value: u64, answ
     // SAFETY: a member has its own private part; the word is atomic.
     let inside = unsafe { &(*abi::private()).inside };
     inside.fetch_add(1, SeqCst);
-    let has_thread = service.flags & THREAD != 0 || control.promoted.load(Acquire) != 0;
+    let has_thread =
+        service.flags & THREAD != 0 || control.promoted.load(Acquire) != 0 || control.agents_only.load(Relaxed) != 0;
     let (result, got) = match service.flags & PURE != 0 {
         _ if has_thread => posted(slot, control, value, is_there),
         true if entry::has_faults() => here_and_now(slot, value),

@@ -45,7 +45,8 @@ pub enum Attempt {
     Unpaid,
     /// The handler returned.
     Done,
-    /// The handler asked to wait: its run begins again in a thread.
+    /// The handler asked to wait, or for what this member may not do: its run begins again in a
+    /// thread, or in an agent.
     Promoted,
     /// The handler was aborted.
     Aborted,
@@ -66,12 +67,13 @@ enum Due {
 
 /// What is due at `now` for a run in this place, if anything. Changes nothing.
 fn pending(service: &Service, control: &Control, place: Place, now: u64) -> Option<Due> {
-    let is_promoted = control.promoted.load(Acquire) != 0;
+    let promoted = control.promoted.load(Acquire);
     match place {
-        Place::Thread if is_promoted => return Some(Due::Promoted),
+        Place::Thread if promoted == abi::MAY_WAIT => return Some(Due::Promoted),
+        Place::Agent if promoted == abi::FOR_AGENT => return Some(Due::Promoted),
         Place::Thread if service.flags & THREAD == 0 => return None,
-        Place::Upcall | Place::Agent if is_promoted || service.flags & THREAD != 0 => return None,
-        Place::Upcall if service.flags & PURE == 0 => return None,
+        Place::Upcall | Place::Agent if promoted != 0 || service.flags & THREAD != 0 => return None,
+        Place::Upcall if service.flags & PURE == 0 || control.agents_only.load(Relaxed) != 0 => return None,
         _ => {}
     }
     if control.queue.is_waiting() {
@@ -82,8 +84,28 @@ fn pending(service: &Service, control: &Control, place: Place, now: u64) -> Opti
     if due == 0 || service.period_ns == 0 || now + service.period_ns / 4 < due {
         return None;
     }
-    let lost = (now.saturating_sub(due) / service.period_ns).min(u64::from(u32::MAX)) as u32;
-    Some(Due::Timer(Event { kind: TIMER, lost, due_ns: due, now_ns: now, value: 0 }))
+    Some(Due::Timer(Event { kind: TIMER, lost: 0, due_ns: due, now_ns: now, value: 0 }))
+}
+
+/// Takes the ticks that are due, as one event. The next one is due at its own time, however late
+/// these are.
+fn take_ticks(service: &Service, control: &Control, event: &mut Event) {
+    let period = service.period_ns.max(1);
+    let merged = event.now_ns.saturating_sub(event.due_ns) / period;
+    let next = event.due_ns.saturating_add(merged.saturating_add(1).saturating_mul(period));
+    control.due.store(next, Release);
+    control.ticks_due.fetch_add(merged + 1, Relaxed);
+    control.ticks_merged.fetch_add(merged, Release);
+    let lost = control.ticks_lost.swap(0, Relaxed).saturating_add(merged);
+    event.lost = lost.min(u64::from(u32::MAX)) as u32;
+}
+
+/// The run of an event does not begin.
+fn miss(control: &Control, event: Option<Event>) {
+    if let Some(event) = event.filter(|event| event.kind == TIMER) {
+        control.ticks_missed.fetch_add(1, Release);
+        control.ticks_lost.fetch_add(u64::from(event.lost) + 1, Relaxed);
+    }
 }
 
 /// Whether the reservation covers one more run; begins the next window where this one is over.
@@ -146,7 +168,11 @@ fn attempt_for(slot: usize, place: Place, called: Option<u64>) -> (Attempt, i64)
     } else {
         let outcome = run.begin(called);
         control.began.store(0, Relaxed);
-        control.runner.store(0, Release);
+        control.runner.store(0, SeqCst);
+        // Raised by an agent, since it was preempted: see `agent`, which checks the claim after.
+        if control.raised.load(SeqCst) == me && control.raised.swap(0, SeqCst) == me {
+            sys::set_priority(thread, 0);
+        }
         outcome
     };
     if let Some(raised) = raised {
@@ -227,8 +253,8 @@ impl Claimed {
                 }
             },
             Some(Due::Call(value)) => posted(abi::POSTED, 0, value),
-            Some(Due::Timer(event)) => {
-                control.due.store(now + service.period_ns, Release);
+            Some(Due::Timer(mut event)) => {
+                take_ticks(service, control, &mut event);
                 Some(event)
             }
         };
@@ -245,10 +271,12 @@ impl Claimed {
         let now = self.now;
         if !is_paid(service, control, now) {
             control.unpaid.fetch_add(1, Relaxed);
+            miss(control, event);
             return Attempt::Unpaid;
         }
         let Ok(opened) = gate::open(self.slot) else {
             control.failed.fetch_add(1, Relaxed);
+            miss(control, event);
             return Attempt::Idle;
         };
         let (record, run) = (abi::record(self.slot), abi::run(self.slot));
@@ -266,8 +294,9 @@ impl Claimed {
                     (*record).event
                 }
             };
-            ((*run).may_wait, (*run).answer, (*run).slot) =
-                (u32::from(self.place == Place::Thread), 0, self.slot as u32);
+            ((*run).may_wait, (*run).is_upcall) =
+                (u32::from(self.place == Place::Thread), u32::from(self.place == Place::Upcall));
+            ((*run).answer, (*run).slot) = (0, self.slot as u32);
             (*record).event = event;
             (event, call(self.slot, run, service, self.place, self.thread, now))
         };
@@ -280,9 +309,13 @@ impl Claimed {
         if self.place == Place::Upcall {
             control.upcalls.fetch_add(1, Relaxed);
         }
-        if cause == abi::PROMOTED {
+        if cause == abi::PROMOTED || cause == abi::ELSEWHERE {
             control.cpu_ns.fetch_add(cost, Relaxed);
             control.spent_ns.fetch_add(cost, Relaxed);
+            if cause == abi::ELSEWHERE {
+                control.promoted.store(abi::FOR_AGENT, Release);
+                return Attempt::Promoted;
+            }
             control.promotions.fetch_add(1, Relaxed);
             control.promoted.store(abi::MAY_WAIT, Release);
             control.wake.fetch_add(1, Release);
@@ -530,4 +563,45 @@ unsafe extern "C" fn landing() {
 #[unsafe(naked)]
 unsafe extern "C" fn jump(stack_pointer: u64, run: *mut Run) -> ! {
     naked_asm!("mov rbx, rsi", "mov rsp, rdi", "jmp {landing}", landing = sym landing)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// However late ticks are taken and whether their runs are paid for: each is counted once, as
+    /// one that ran, was merged or was missed, the handler is told of those that it did not get,
+    /// and the times do not drift.
+    #[test]
+    fn each_tick_is_counted_once_and_due_at_its_own_time() {
+        // SAFETY: both structures consist of integers and atomics, for which zeros are a value.
+        let (mut service, control) = unsafe { (core::mem::zeroed::<Service>(), core::mem::zeroed::<Control>()) };
+        service.period_ns = 1000;
+        control.due.store(5000, Relaxed);
+        let (mut now, mut random, mut ran, mut reported) = (5000u64, 88_172_645_463_325_252u64, 0u64, 0u64);
+        for _ in 0..10_000 {
+            random ^= random << 13;
+            random ^= random >> 7;
+            random ^= random << 17;
+            now += random % 2500;
+            if let Some(Due::Timer(mut event)) = pending(&service, &control, Place::Agent, now) {
+                take_ticks(&service, &control, &mut event);
+                if random % 4 == 0 {
+                    miss(&control, Some(event));
+                } else {
+                    ran += 1;
+                    reported += u64::from(event.lost);
+                }
+            }
+            let (due, merged, missed) = (
+                control.ticks_due.load(Relaxed),
+                control.ticks_merged.load(Relaxed),
+                control.ticks_missed.load(Relaxed),
+            );
+            assert_eq!(ran + merged + missed, due);
+            assert_eq!(ran + reported + control.ticks_lost.load(Relaxed), due, "what handlers were told");
+            assert_eq!(control.due.load(Relaxed), 5000 + due * 1000);
+        }
+        assert!(ran > 1000 && control.ticks_merged.load(Relaxed) > 1000 && control.ticks_missed.load(Relaxed) > 1000);
+    }
 }

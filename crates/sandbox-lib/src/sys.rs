@@ -425,6 +425,25 @@ pub fn resident(process: i32) -> Result<u64, i64> {
     Ok(digits.fold(0u64, |sum, digit| sum.wrapping_mul(10).wrapping_add(u64::from(*digit - b'0'))).wrapping_mul(4096))
 }
 
+/// When a process or thread began, in ticks since the machine did.
+///
+/// # Errors
+/// `-errno`: `-ESRCH` when it is gone.
+pub fn began(task: i32) -> Result<u64, i64> {
+    let text = contents(&of_process(task, b"stat"))?;
+    let bytes = text.bytes();
+    // The name, in parentheses, may have any bytes; the time is the 20th word after it.
+    let end = bytes.iter().rposition(|byte| *byte == b')').ok_or(-3)?;
+    let mut words = bytes.get(end + 2..).unwrap_or_default().split(|byte| *byte == b' ');
+    let digits = words.nth(19).filter(|word| !word.is_empty()).ok_or(-3i64)?;
+    Ok(digits.iter().fold(0u64, |sum, digit| sum.wrapping_mul(10).wrapping_add(u64::from(digit.wrapping_sub(b'0')))))
+}
+
+/// The scheduling policy of a thread.
+pub fn policy(thread: i32) -> isize {
+    plain(SCHED_GETSCHEDULER, thread as usize, 0, 0, 0)
+}
+
 /// Open descriptors of a process, from the size that Linux 6.2 and later gives its folder of them.
 ///
 /// # Errors

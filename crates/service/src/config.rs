@@ -9,7 +9,7 @@
 //!
 //! [[service]]
 //! file = "memory.wasm"        # beside this file, or an absolute path
-//! owner = 4711                # a process, or the file that has its number: owner = "/run/redis.pid"
+//! owner = "unit:redis-server.service"         # or cgroup:/a/group, a file that has its number, or 4711
 //! budget = "50us/10ms"
 //! memory = "256K"
 //! on = ["psi=memory:150ms/2s", "tick=1s"]
@@ -18,6 +18,7 @@
 //! class = "wasm"              # or native, thread, bpf
 //! ```
 
+use crate::owners::Owner;
 use crate::protocol::{Class, Load};
 use crate::{class, memory, period, time};
 use orbit_services::{Error, Kind, Result};
@@ -43,7 +44,7 @@ struct File {
 #[serde(deny_unknown_fields)]
 struct Service {
     file: PathBuf,
-    owner: Owner,
+    owner: Named,
     #[serde(default = "budget")]
     budget: String,
     #[serde(default)]
@@ -65,9 +66,9 @@ struct Service {
 
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Owner {
+enum Named {
     Process(i32),
-    File(PathBuf),
+    Text(String),
 }
 
 fn budget() -> String {
@@ -87,13 +88,35 @@ pub struct Config {
     pub aborts: u64,
     /// Processes that join.
     pub members: Vec<i32>,
-    /// The services.
-    pub loads: Vec<Load>,
+    /// The services: each is loaded whenever its owner is there.
+    pub planned: Vec<Planned>,
+}
+
+/// A service that is to be loaded for its owner.
+#[derive(Debug)]
+pub struct Planned {
+    /// The owner.
+    pub owner: Owner,
+    /// What is loaded; its owner is not known yet, and grants have the word OWNER for it.
+    load: Load,
+}
+
+impl Planned {
+    /// The object's file.
+    pub fn file(&self) -> &Path {
+        &self.load.file
+    }
+
+    /// What is loaded for this owner.
+    pub fn load(&self, owner: i32) -> Load {
+        let grants = self.load.grants.iter().map(|grant| grant.replace("OWNER", &owner.to_string())).collect();
+        Load { owner, grants, ..self.load.clone() }
+    }
 }
 
 impl Default for Config {
     fn default() -> Config {
-        Config { cpu: None, tick: None, limit: 0.5, aborts: 3, members: Vec::new(), loads: Vec::new() }
+        Config { cpu: None, tick: None, limit: 0.5, aborts: 3, members: Vec::new(), planned: Vec::new() }
     }
 }
 
@@ -116,32 +139,28 @@ fn parse(text: &str, folder: &Path) -> std::result::Result<Config, String> {
         return Err(format!("limit = {limit}: a share of one processor, above 0 and at most 1"));
     }
     let tick = file.tick.as_deref().map(time).transpose().map_err(|why| format!("tick: {why}"))?;
-    let mut loads = Vec::new();
+    let mut planned = Vec::new();
     for service in file.services {
         let name = service.file.display().to_string();
         let owner = match service.owner {
-            Owner::Process(process) => process,
-            Owner::File(path) => {
-                let text = std::fs::read_to_string(&path)
-                    .map_err(|error| format!("{name}: the owner's file {}: {error}", path.display()))?;
-                text.trim().parse().map_err(|_| format!("{name}: {} has no process number", path.display()))?
-            }
+            Named::Process(process) => Owner::Process(process),
+            Named::Text(text) => Owner::parse(&text, folder).map_err(|why| format!("{name}: owner: {why}"))?,
         };
-        let grants = service.grant.iter().map(|grant| grant.replace("OWNER", &owner.to_string())).collect();
-        loads.push(Load {
+        let load = Load {
             file: std::path::absolute(folder.join(&service.file)).map_err(|error| format!("{name}: {error}"))?,
-            owner,
+            owner: 0,
             budget: service.budget,
             memory: (service.memory.as_deref().map(memory).transpose())
                 .map_err(|why| format!("{name}: memory: {why}"))?,
             period_ns: period(&service.on).map_err(|error| format!("{name}: {error}"))?,
             class: class(service.class, service.native, service.thread).map_err(|why| format!("{name}: {why}"))?,
             sources: service.on.into_iter().filter(|source| !source.starts_with("tick=")).collect(),
-            grants,
+            grants: service.grant,
             arguments: service.arguments,
-        });
+        };
+        planned.push(Planned { owner, load });
     }
-    Ok(Config { cpu: file.cpu, tick, limit, aborts: file.aborts.unwrap_or(3), members: file.members, loads })
+    Ok(Config { cpu: file.cpu, tick, limit, aborts: file.aborts.unwrap_or(3), members: file.members, planned })
 }
 
 #[cfg(test)]
@@ -155,7 +174,8 @@ mod tests {
                     grant = [\"cpu:nice:set(pid=OWNER)\"]\n";
         let config = parse(text, Path::new("/etc/orbit")).expect("a configuration");
         assert_eq!((config.cpu, config.tick, config.aborts), (Some(1), Some(Duration::from_millis(5)), 3));
-        let load = &config.loads[0];
+        let load = config.planned[0].load(42);
+        assert_eq!(config.planned[0].owner, Owner::Process(42));
         assert_eq!((load.file.as_path(), load.owner, load.memory), (Path::new("/etc/orbit/a.wasm"), 42, None));
         assert_eq!((load.period_ns, load.budget.as_str()), (Some(1_000_000_000), "50us/10ms"));
         assert_eq!(
@@ -171,7 +191,8 @@ mod tests {
             ("limit = 2.0", "limit"),
             ("tick = \"10\"", "tick"),
             ("[[service]]\nfile = \"a\"", "owner"),
-            ("[[service]]\nfile = \"a\"\nowner = \"/nonexistent/pid\"", "/nonexistent/pid"),
+            ("[[service]]\nfile = \"a\"\nowner = \"unit:../x\"", "unit"),
+            ("[[service]]\nfile = \"a\"\nowner = \"\"", "owner"),
             ("[[service]]\nfile = \"a\"\nowner = 1\nmemory = \"x\"", "memory"),
             ("[[service]]\nfile = \"a\"\nowner = 1\non = [\"tick=1s\", \"tick=2s\"]", "one tick"),
         ] {

@@ -2,7 +2,7 @@
 //! and accounts between.
 
 use crate::asked;
-use crate::config::Config;
+use crate::config::{Config, Planned};
 use crate::in_kernel::{self, Kernels};
 use crate::protocol::{self, Class, Load, Reply, Request};
 use orbit_linux::{pidfd, poll, sched, signals};
@@ -24,6 +24,8 @@ use std::time::{Duration, Instant};
 const LOG: usize = 1000;
 /// Time between two checks of owners and accounts.
 const TEND: Duration = Duration::from_millis(100);
+/// Time between two searches for owners that are not there.
+const TRY_AGAIN: Duration = Duration::from_millis(500);
 /// The largest object that is loaded, bytes.
 const OBJECT: u64 = 64 << 20;
 /// A command that takes longer to arrive is dropped.
@@ -52,6 +54,19 @@ struct Daemon {
     revoked: BTreeSet<Id>,
     log: VecDeque<String>,
     began: Instant,
+    /// What the configuration has loaded for owners that come and go.
+    planned: Vec<Waiting>,
+    /// When their owners were last searched for.
+    planned_at: Instant,
+}
+
+/// A service of the configuration.
+struct Waiting {
+    planned: Planned,
+    /// Its number while it is loaded.
+    id: Option<String>,
+    /// Why it is not loaded, as it was last logged.
+    why: String,
 }
 
 /// Reads from a connection until a time: a peer that sends one byte now and then does not keep the
@@ -138,7 +153,7 @@ impl std::fmt::Display for Ready {
 /// When another host listens there, or the region, the interpreter or the socket is not available.
 pub fn run(
     socket: &Path,
-    config: &Config,
+    config: Config,
     loader: impl FnOnce() -> Result<Box<dyn Loader>>,
     ready: impl FnOnce(&Ready),
 ) -> Result<()> {
@@ -182,7 +197,22 @@ pub fn run(
     let (owners, sources, revoked, log) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new(), VecDeque::new());
     let (kernels, began) = (Kernels::default(), Instant::now());
     let limit = config.limit;
-    let mut daemon = Daemon { host, loader, runner, kernels, cpu, limit, owners, sources, revoked, log, began };
+    let planned = Vec::new();
+    let mut daemon = Daemon {
+        host,
+        loader,
+        runner,
+        kernels,
+        cpu,
+        limit,
+        owners,
+        sources,
+        revoked,
+        log,
+        began,
+        planned,
+        planned_at: began,
+    };
     daemon.begin(config)?;
     let (no_ticks, priority) = (daemon.host.no_ticks().map(str::to_owned), daemon.runner.priority());
     let upcalls = match daemon.host.upcalls() {
@@ -213,6 +243,9 @@ pub fn run(
     let natives: Vec<ServiceId> = daemon.host.list().into_iter().map(|(id, _)| id).collect();
     // One whose run does not end is stopped once more when the host is dropped.
     natives.into_iter().for_each(|id| drop(daemon.host.unload(id)));
+    for line in daemon.host.put_back() {
+        eprintln!("orbit service: {line}");
+    }
     for happened in daemon.host.tend() {
         if let Happened::NotRestored { what } = happened {
             // Nobody can ask for the log any more.
@@ -251,17 +284,57 @@ extern "C" fn stop(_: i32) {
 
 impl Daemon {
     /// Loads what the configuration names. The first that fails fails the host: one that runs half
-    /// of it would not be noticed.
-    fn begin(&mut self, config: &Config) -> Result<()> {
+    /// of it would not be noticed. One whose owner is not there, or does not publish yet what the
+    /// service is to set, waits.
+    fn begin(&mut self, config: Config) -> Result<()> {
         for process in &config.members {
             self.host.join(*process)?;
         }
-        for load in &config.loads {
-            let of_file = |error: Error| Error::new(error.kind(), format!("{}: {error}", load.file.display()));
-            let id = self.load(load).map_err(of_file)?;
-            self.note(format!("loaded {id} from {}, owner {}, {}", load.file.display(), load.owner, load.budget));
+        for planned in config.planned {
+            // A file that is not there is a mistake, whoever owns the service.
+            read_object(planned.file())?;
+            self.planned.push(Waiting { planned, id: None, why: String::new() });
         }
-        Ok(())
+        self.load_planned()
+    }
+
+    /// Loads the services of the configuration whose owners have come since.
+    ///
+    /// # Errors
+    /// What keeps one from being loaded that has nothing to do with its owner.
+    fn load_planned(&mut self) -> Result<()> {
+        let there: BTreeSet<String> = self.list().into_iter().map(|service| service.id).collect();
+        let mut all = std::mem::take(&mut self.planned);
+        let mut failed = Ok(());
+        for waiting in &mut all {
+            if waiting.id.as_ref().is_some_and(|id| there.contains(id)) {
+                continue;
+            }
+            waiting.id = None;
+            let file = waiting.planned.file().display().to_string();
+            let loaded = match waiting.planned.owner.process() {
+                None => Err(Error::new(Kind::NotFound, format!("{} is not there", waiting.planned.owner))),
+                Some(owner) => self.load(&waiting.planned.load(owner)).map(|id| (id, owner)),
+            };
+            match loaded {
+                Ok((id, owner)) => {
+                    self.note(format!("loaded {id} from {file}, owner {owner}"));
+                    (waiting.id, waiting.why) = (Some(id), String::new());
+                }
+                Err(error) => {
+                    let why = error.to_string();
+                    if waiting.why != why {
+                        self.note(format!("{file} waits: {why}"));
+                        waiting.why = why;
+                    }
+                    if error.kind() != Kind::NotFound {
+                        failed = failed.and(Err(Error::new(error.kind(), format!("{file}: {error}"))));
+                    }
+                }
+            }
+        }
+        self.planned = all;
+        failed
     }
 
     /// Members that have not exited and have not executed another program since.
@@ -351,6 +424,7 @@ impl Daemon {
                     Which::Native(id) => self.host.unload(id)?,
                     Which::Kernel(id) => self.kernels.unload(&mut self.host, id),
                 }
+                self.host.put_back().into_iter().for_each(|line| self.note(line));
                 self.note(format!("revoked {id}"));
                 done(id)
             }
@@ -534,6 +608,11 @@ impl Daemon {
     }
 
     fn tend(&mut self) {
+        if self.planned_at.elapsed() >= TRY_AGAIN {
+            // What fails is in the log, and is tried again.
+            let _ = self.load_planned();
+            self.planned_at = Instant::now();
+        }
         for happened in self.host.tend() {
             self.note(match happened {
                 Happened::OwnerEnded { id, owner, .. } => format!("{id}: unloaded, its owner {owner} has exited"),
@@ -542,6 +621,9 @@ impl Daemon {
                 Happened::NotRestored { what } => what,
                 Happened::AgentDied { cpu } => format!("the agent of CPU {cpu} died and was started again"),
             });
+        }
+        for line in self.host.put_back() {
+            self.note(line);
         }
         for id in self.kernels.tend(&mut self.host) {
             self.note(format!("{id}: unloaded, its owner has exited"));
@@ -624,6 +706,10 @@ fn entry(
         aborts: account.aborts(),
         dropped: account.unpaid.saturating_add(lost),
         refused: account.refused,
+        ticks_due: account.ticks_due,
+        ticks_ran: account.ticks_ran(),
+        ticks_merged: account.ticks_merged,
+        ticks_missed: account.ticks_missed,
     }
 }
 

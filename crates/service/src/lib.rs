@@ -11,6 +11,7 @@ mod exec;
 mod host;
 mod in_kernel;
 mod metrics;
+mod owners;
 mod protocol;
 mod top;
 
@@ -221,7 +222,7 @@ pub fn run_with(args: &Args, loader: impl FnOnce() -> orbit_services::Result<Box
                     if args.json { out::json(&mut to, ready) } else { writeln!(to, "{ready}").map_err(Failure::Io) };
                 let _ = to.flush();
             };
-            return host::run(&socket, &config, loader, ready).map(|()| ExitCode::SUCCESS).map_err(said);
+            return host::run(&socket, config, loader, ready).map(|()| ExitCode::SUCCESS).map_err(said);
         }
         What::Exec { command } => return exec::run(&socket, command),
         What::Load { file, owner, budget, memory, on, grant, arguments, class: given, native, thread } => {
@@ -317,6 +318,9 @@ fn list(services: &[protocol::Service]) -> Table {
         ("ABORTS", Right),
         ("DROPPED", Right),
         ("REFUSED", Right),
+        ("TICKS", Right),
+        ("MERGED", Right),
+        ("MISSED", Right),
         ("", Left),
     ]);
     for service in services {
@@ -334,6 +338,9 @@ fn list(services: &[protocol::Service]) -> Table {
             count(service.aborts),
             count(service.dropped),
             count(service.refused),
+            count(service.ticks_due),
+            count(service.ticks_merged),
+            count(service.ticks_missed),
             if service.is_revoked { ("revoked".to_owned(), BAD) } else { plain(String::new()) },
         ]);
     }

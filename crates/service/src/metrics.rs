@@ -6,13 +6,17 @@ use std::fmt::Write;
 /// A metric: its name, kind, help, and its value of a service.
 type Metric = (&'static str, &'static str, &'static str, fn(&Service) -> f64);
 
-const METRICS: [Metric; 7] = [
+const METRICS: [Metric; 11] = [
     ("runs_total", "counter", "Runs of the handler.", |s| s.runs as f64),
     ("upcalls_total", "counter", "Runs as upcalls in members.", |s| s.upcalls as f64),
     ("cpu_seconds_total", "counter", "CPU time, charged to the owner.", |s| s.cpu_ns as f64 / 1e9),
     ("aborts_total", "counter", "Runs aborted over their budget or for a fault.", |s| s.aborts as f64),
     ("dropped_events_total", "counter", "Events dropped: reservation used up, or queue full.", |s| s.dropped as f64),
     ("refused_values_total", "counter", "Values that a guard refused, and forged handles.", |s| s.refused as f64),
+    ("ticks_due_total", "counter", "Ticks that were due: ran, merged and missed together.", |s| s.ticks_due as f64),
+    ("ticks_ran_total", "counter", "Ticks that began a run.", |s| s.ticks_ran as f64),
+    ("ticks_merged_total", "counter", "Ticks merged with a later one.", |s| s.ticks_merged as f64),
+    ("ticks_missed_total", "counter", "Ticks missed: reservation used up.", |s| s.ticks_missed as f64),
     ("revoked", "gauge", "1 when the service was revoked.", |s| f64::from(u8::from(s.is_revoked))),
 ];
 
@@ -61,6 +65,10 @@ mod tests {
             aborts: 4,
             dropped: 2,
             refused: 1,
+            ticks_due: 9,
+            ticks_ran: 6,
+            ticks_merged: 2,
+            ticks_missed: 1,
         };
         let text = text(&[service], 3);
         assert!(

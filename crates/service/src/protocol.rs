@@ -77,7 +77,7 @@ pub enum Class {
 }
 
 /// A service to load.
-#[derive(Debug, Serialize, Deserialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Load {
     /// The module or object.
     pub file: PathBuf,
@@ -155,6 +155,14 @@ pub struct Service {
     pub dropped: u64,
     /// Values rejected, and forged handles.
     pub refused: u64,
+    /// Ticks that were due: those that began a run, were merged and were missed, together.
+    pub ticks_due: u64,
+    /// Ticks that began a run.
+    pub ticks_ran: u64,
+    /// Ticks that were merged with a later one.
+    pub ticks_merged: u64,
+    /// Ticks that were missed: the budget was used up.
+    pub ticks_missed: u64,
 }
 
 /// What the host answers.

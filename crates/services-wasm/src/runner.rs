@@ -58,6 +58,7 @@ struct Slot {
     posted: VecDeque<(u32, u64)>,
     lost: u64,
     lost_since: u32,
+    ticks: Ticks,
     window_began: u64,
     spent_ns: u64,
     is_revoked: bool,
@@ -66,6 +67,16 @@ struct Slot {
     followers: Vec<Weak<OwnedFd>>,
     /// Those that wait for an answer know by this that it is gone.
     is_loaded: Arc<()>,
+}
+
+/// What became of the ticks that were due: each began a run, was merged or was missed.
+#[derive(Clone, Copy, Default)]
+struct Ticks {
+    due: u64,
+    merged: u64,
+    missed: u64,
+    /// Merged or missed since the last run that a tick began.
+    lost: u64,
 }
 
 struct State {
@@ -140,6 +151,7 @@ impl Runner {
             posted: VecDeque::new(),
             lost: 0,
             lost_since: 0,
+            ticks: Ticks::default(),
             window_began: 0,
             spent_ns: 0,
             is_revoked: false,
@@ -218,7 +230,12 @@ impl Runner {
             owner: slot.spec.owner,
             budget: slot.spec.budget,
             is_revoked: slot.is_revoked,
-            account: slot.service.account(),
+            account: Account {
+                ticks_due: slot.ticks.due,
+                ticks_merged: slot.ticks.merged,
+                ticks_missed: slot.ticks.missed,
+                ..slot.service.account()
+            },
             lost: slot.lost,
             memory: slot.spec.memory,
             unrestored: slot.unrestored.clone(),
@@ -303,9 +320,12 @@ fn take(slot: &mut Slot, now: u64) -> Option<Event> {
     }
     let (due, period) = slot.due.zip(slot.spec.period).filter(|(due, _)| *due <= now)?;
     let period = (period.as_nanos() as u64).max(1);
-    let missed = (now - due) / period;
-    slot.due = Some(due + (missed + 1) * period);
-    Some(Event { kind: TIMER, lost: u32::try_from(missed).unwrap_or(u32::MAX), due_ns: due, now_ns: now, value: 0 })
+    let merged = (now - due) / period;
+    slot.due = Some(due + (merged + 1) * period);
+    slot.ticks.due += merged + 1;
+    slot.ticks.merged += merged;
+    let lost = std::mem::take(&mut slot.ticks.lost) + merged;
+    Some(Event { kind: TIMER, lost: u32::try_from(lost).unwrap_or(u32::MAX), due_ns: due, now_ns: now, value: 0 })
 }
 
 /// Runs a service within its reservation.
@@ -316,6 +336,10 @@ fn run(slot: &mut Slot, event: &Event, aborts: u64) {
     }
     if slot.spent_ns >= budget.cpu().as_nanos() as u64 {
         slot.service.count_unpaid();
+        if event.kind == TIMER {
+            slot.ticks.missed += 1;
+            slot.ticks.lost += u64::from(event.lost) + 1;
+        }
         return;
     }
     let before = slot.service.account().cpu_ns;

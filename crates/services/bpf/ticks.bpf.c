@@ -34,9 +34,19 @@ struct sighand_struct {
 	struct k_sigaction action[64];
 } __attribute__((preserve_access_index));
 
+struct atomic {
+	int counter;
+};
+
+struct seccomp {
+	int mode;
+	struct atomic filter_count;
+} __attribute__((preserve_access_index));
+
 struct task_struct {
 	int pid;
 	int tgid;
+	struct seccomp seccomp;
 	sigset_t blocked;
 	struct sigpending pending;
 	struct sighand_struct *sighand;
@@ -63,6 +73,8 @@ const volatile u32 upcall_signal = 60;
 const volatile u32 budget_signal = 61;
 // Where the region's code is.
 const volatile u64 code, code_len;
+// Filters of the host: those of a container, which its members have as well.
+const volatile int own_filters;
 // The host's pid namespace; 0: the first one, whose numbers need no translation.
 const volatile u64 ns_dev, ns_ino;
 
@@ -109,6 +121,11 @@ int tick(struct bpf_perf_event_data *context)
 	if (closed & (1ull << (upcall_signal - 1)))
 		return count(BLOCKED);
 	if (!is_ours(task, upcall_signal) || !is_ours(task, budget_signal))
+		return count(BLOCKED);
+	// A filter of its own may kill it for a call that an upcall makes.
+	if (bpf_core_field_exists(task->seccomp.mode) && BPF_CORE_READ(task, seccomp.mode) &&
+	    (!bpf_core_field_exists(task->seccomp.filter_count) ||
+	     BPF_CORE_READ(task, seccomp.filter_count.counter) != own_filters))
 		return count(BLOCKED);
 	return count(bpf_send_signal_thread(upcall_signal) ? FAILED : SENT);
 }

@@ -2,7 +2,7 @@
 
 use orbit_sandbox_lib::abi::Control;
 use std::sync::atomic::AtomicU64;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::time::Duration;
 
 /// What a service used so far, charged to its owner.
@@ -35,6 +35,13 @@ pub struct Account {
     pub lost: u64,
     /// Runs that were promoted to a thread.
     pub promotions: u64,
+    /// Ticks that were due so far, but for those that wait. Each began a run, was merged or was
+    /// missed.
+    pub ticks_due: u64,
+    /// Of these, merged with a later one that was due as well.
+    pub ticks_merged: u64,
+    /// Of these, missed: the reservation was used up, or the run could not begin.
+    pub ticks_missed: u64,
 }
 
 impl Account {
@@ -42,6 +49,10 @@ impl Account {
     /// can have used.
     pub fn read(control: &Control, since: Duration, cpus: usize) -> Account {
         let word = |word: &AtomicU64| word.load(Relaxed);
+        // Before their sum, which is raised first.
+        let (merged, missed) = (control.ticks_merged.load(Acquire), control.ticks_missed.load(Acquire));
+        let due = word(&control.ticks_due);
+        let merged = merged.min(due);
         let most = u64::try_from(since.as_nanos()).unwrap_or(u64::MAX).saturating_mul(cpus as u64);
         Account {
             runs: word(&control.runs),
@@ -56,7 +67,15 @@ impl Account {
             orphaned: word(&control.orphaned),
             lost: word(&control.queue.dropped),
             promotions: word(&control.promotions),
+            ticks_due: due,
+            ticks_merged: merged,
+            ticks_missed: missed.min(due - merged),
         }
+    }
+
+    /// Ticks that began a run.
+    pub fn ticks_ran(&self) -> u64 {
+        self.ticks_due.saturating_sub(self.ticks_merged).saturating_sub(self.ticks_missed)
     }
 
     /// Runs that were aborted.

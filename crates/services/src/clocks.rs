@@ -64,6 +64,11 @@ impl Clocks {
     }
 
     fn cover(&mut self, process: i32) -> Result<()> {
+        if crate::member::has_own_filter(process) {
+            // Since it joined.
+            self.members.entry(process).or_default().clear();
+            return Ok(());
+        }
         let threads = procfs::ids(format!("/proc/{process}/task"));
         if threads.is_empty() {
             return Err(Error::new(Kind::NotFound, format!("process {process} is gone")));

@@ -3,7 +3,10 @@
 
 use crate::error::{Error, Kind, Result};
 use crate::manager::{AttributeClass, Manager};
+use crate::region;
+use crate::sets::Sets;
 use orbit_sandbox_lib::abi::{GET, Grant, SET};
+use orbit_sandbox_lib::attribute;
 use orbit_sandbox_lib::guard::{Guard, Verdict};
 use std::sync::Arc;
 
@@ -14,11 +17,14 @@ pub struct Granted {
     pub(crate) manager: Arc<dyn Manager>,
     pub(crate) class: AttributeClass,
     pub(crate) target: i32,
+    /// When the target began; 0: it is no process.
+    pub(crate) began: u64,
     pub(crate) rights: u32,
     pub(crate) guard: Guard,
     pub(crate) original: i64,
     /// Its place in the region's ledger.
     pub(crate) entry: Option<usize>,
+    pub(crate) sets: Arc<Sets>,
 }
 
 impl Granted {
@@ -45,8 +51,10 @@ impl Granted {
     /// Reads the attribute.
     ///
     /// # Errors
-    /// Those of [`Manager::read`].
+    /// `NotFound` when the target is gone, also when another has its number now; those of
+    /// [`Manager::read`].
     pub fn read(&self) -> Result<i64> {
+        self.check()?;
         self.manager.read(&self.class, self.target)
     }
 
@@ -54,26 +62,61 @@ impl Granted {
     /// where the guard refuses).
     pub fn set(&self, value: i64) -> (Verdict, Result<()>) {
         let verdict = if self.may_set() { self.guard.judge(value) } else { Verdict::NoRight };
-        let applied = verdict.value().map_or(Ok(()), |value| self.manager.apply(&self.class, self.target, value));
-        (verdict, applied)
+        let apply = |value: i64| {
+            self.check()?;
+            self.manager.apply(&self.class, self.target, value)?;
+            self.entry.into_iter().for_each(|entry| self.sets.note(entry, value));
+            Ok(())
+        };
+        (verdict, verdict.value().map_or(Ok(()), apply))
     }
 
-    /// Puts back what the attribute was when it was granted, if it may have been set. A target that
-    /// is gone needs nothing put back.
+    /// Whether the target is the one that the handle was granted for.
+    fn check(&self) -> Result<()> {
+        if self.began == 0 || region::began(self.target) == self.began {
+            return Ok(());
+        }
+        let text = format!("{} of {}: that process has exited", self.class.name, self.target);
+        Err(Error::new(Kind::NotFound, text))
+    }
+
+    /// Puts back what the service has set: to what another that remains has set, else to what it was
+    /// when it was granted. Nothing that was not set is touched, and no target that is gone. Each is
+    /// a line of [`crate::Host::put_back`].
     ///
     /// # Errors
     /// Those of [`Manager::apply`], with the attribute and the value.
     pub fn restore(&self) -> Result<()> {
-        if !self.may_set() {
+        let Some((entry, set)) = self.entry.and_then(|entry| Some((entry, self.sets.value(entry)?))) else {
+            return Ok(());
+        };
+        let (name, target) = (self.class.name, self.target);
+        // A niceness that somebody else has set since is theirs.
+        if self.class.id == attribute::CPU_NICE
+            && let Ok(now) = self.read()
+            && now != set
+        {
+            self.sets
+                .done(entry, format!("{name} of {target} is {now}, no more the {set} that was set: left as it is"));
             return Ok(());
         }
-        match self.manager.apply(&self.class, self.target, self.original) {
+        let (value, whose) = match self.sets.of_others(entry) {
+            Some(value) => (value, "as another service has set it"),
+            None => (self.original, "as it was"),
+        };
+        match self.check().and_then(|()| self.manager.apply(&self.class, target, value)) {
             Err(error) if !matches!(error.kind(), Kind::NotFound | Kind::System(libc::ESRCH)) => {
-                let (name, target, value) = (self.class.name, self.target, self.original);
                 let text = format!("{name} of {target} could not be put back to {value}: {error}");
                 Err(Error::new(error.kind(), text))
             }
-            _ => Ok(()),
+            Err(_) => {
+                self.sets.clear(entry);
+                Ok(())
+            }
+            Ok(()) => {
+                self.sets.done(entry, format!("{name} of {target} put back from {set} to {value}, {whose}"));
+                Ok(())
+            }
         }
     }
 
@@ -87,6 +130,8 @@ impl Granted {
             clamp: u32::from(self.guard.clamp),
             min: self.guard.min,
             max: self.guard.max,
+            began: self.began,
+            entry: self.entry.map_or(u32::MAX, |entry| entry as u32),
         }
     }
 }

@@ -5,6 +5,7 @@ use super::Host;
 use crate::error::{Error, Kind, Result};
 use crate::grant::Granted;
 use crate::manager::GrantRequest;
+use crate::region;
 use orbit_sandbox_lib::abi::{self, GRANTS, SET};
 use std::fs;
 
@@ -44,7 +45,7 @@ impl Host {
         let Some((manager, class)) = found else {
             let names: Vec<_> = self.classes().map(|class| class.name).collect();
             let text = format!("there is no class {:?}: there are {}", request.class, names.join(", "));
-            return Err(Error::new(Kind::NotFound, text));
+            return Err(Error::new(Kind::Invalid, text));
         };
         if request.rights & SET != 0 && !class.settable {
             return Err(Error::new(Kind::Denied, format!("{} can be read only", class.name)));
@@ -60,18 +61,21 @@ impl Host {
             return Err(Error::new(Kind::Invalid, text));
         }
         // What another service has set meanwhile is not what to put back.
+        let began = region::began(target);
         let now = manager.read(&class, target)?;
-        let original = self.region.noted(class.id, target).unwrap_or(now);
+        let original = self.region.noted(class.id, target, began).unwrap_or(now);
         let mut entry = None;
         if rights & SET != 0 {
-            entry = self.region.note(class.id, target, original);
-            if entry.is_none() {
+            let Some(place) = self.region.note(class.id, target, began, original) else {
                 let text =
                     format!("services may set {} attributes already, as many as a host has room for", abi::LEDGER);
                 return Err(Error::new(Kind::Full, text));
-            }
+            };
+            self.sets.begin(place, class.id, target, began);
+            entry = Some(place);
         }
-        Ok(Granted { manager, class, target, rights, guard, original, entry })
+        let sets = self.sets.clone();
+        Ok(Granted { manager, class, target, began, rights, guard, original, entry, sets })
     }
 
     /// Reads an attribute in the name of this process, or sets it through its guard, for good.
@@ -82,6 +86,7 @@ impl Host {
     pub fn attribute(&mut self, request: &GrantRequest, value: Option<i64>) -> Result<i64> {
         let granted = self.grant_one(std::process::id() as i32, request)?;
         if let Some(entry) = granted.entry {
+            self.sets.end(entry);
             self.region.strike(entry);
         }
         if let Some(value) = value {
@@ -105,9 +110,15 @@ impl Host {
                 self.unrestored.push(error.to_string());
             }
             if let Some(entry) = granted.entry {
+                self.sets.end(entry);
                 self.region.strike(entry);
             }
         }
+    }
+
+    /// What was put back since the last call of this, a line each.
+    pub fn put_back(&self) -> Vec<String> {
+        self.sets.take_lines()
     }
 }
 

@@ -17,6 +17,7 @@ use crate::manager::{AttributeClass, Manager};
 use crate::managers::BuiltIn;
 use crate::member::{self, Invitation};
 use crate::region::Region;
+use crate::sets::Sets;
 use crate::shared::Shared;
 use crate::source::{Opened, Source, Sources};
 use crate::spec::{Dispatch, Options, ServiceId, Spec, Status, Upcalls};
@@ -72,6 +73,8 @@ pub struct Host {
     /// Before what its sinks use.
     sources: Option<Sources>,
     shared: Arc<Shared>,
+    /// What services have set.
+    sets: Arc<Sets>,
     /// Threads of services that may wait, by slot.
     threads: BTreeMap<usize, Agent>,
     agents: Vec<Agent>,
@@ -116,6 +119,7 @@ impl Host {
             clocks: None,
             no_ticks: None,
             sources: None,
+            sets: Arc::new(Sets::new(shared.clone())),
             shared,
             threads: BTreeMap::new(),
             agents: Vec::new(),

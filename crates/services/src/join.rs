@@ -109,6 +109,13 @@ impl Host {
     /// region's addresses are taken there: it is a member already.
     pub fn join(&mut self, process: i32) -> Result<Duration> {
         let target = Process::find(process)?;
+        if member::has_own_filter(process) {
+            let text = format!(
+                "process {process} has a seccomp filter of its own, which may kill it for a call that an upcall makes (mprotect, \
+                 timer_create, sched_setscheduler): agents take its events without it"
+            );
+            return Err(Error::new(Kind::Unsupported, text));
+        }
         target.while_stopped(|stopped| {
             if !is_inside(stopped)? {
                 let pid = stopped.pid();

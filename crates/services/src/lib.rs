@@ -36,6 +36,7 @@ pub mod member;
 pub mod objects;
 pub mod program;
 pub mod region;
+mod sets;
 mod shared;
 pub mod source;
 pub mod spec;

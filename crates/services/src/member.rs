@@ -6,8 +6,8 @@
 
 use crate::error::{Error, Kind, Result};
 use orbit_linux::map::Mapping;
-use orbit_linux::maps;
 use orbit_linux::status::Status;
+use orbit_linux::{maps, procfs};
 use orbit_sandbox_lib::{abi, entry, gate};
 use std::fs;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
@@ -326,6 +326,25 @@ pub fn has_joined(process: i32, upcall_signal: i32) -> Result<bool> {
     let caught = Status::of(process).map_err(|error| failed("status", error))?.caught_signals().unwrap_or(0);
     let mappings = maps::of(process).map_err(|error| failed("maps", error))?;
     Ok(caught >> (upcall_signal - 1) & 1 == 1 && mappings.iter().any(|mapping| mapping.start == abi::PUBLIC as u64))
+}
+
+/// Seccomp filters that judge the calls of a thread (0: the calling one); 0: none.
+pub(crate) fn filters(thread: i32) -> i32 {
+    let status = if thread == 0 { Status::own() } else { Status::of(thread) };
+    let Ok(status) = status else { return 0 };
+    match (status.field("Seccomp"), status.field("Seccomp_filters")) {
+        (None | Some("0"), _) => 0,
+        // Linux before 5.11 does not say how many.
+        (_, count) => count.and_then(|count| count.parse().ok()).unwrap_or(-1),
+    }
+}
+
+/// Whether a thread of the process has a seccomp filter of its own: it may end the process for a
+/// call that an upcall makes. Filters that the host has too, as in a container, let them pass.
+pub(crate) fn has_own_filter(process: i32) -> bool {
+    let own = filters(0);
+    let is_filtered = |thread: i32| !matches!(filters(thread), count if count == 0 || count == own && own > 0);
+    procfs::ids(format!("/proc/{process}/task")).into_iter().any(is_filtered)
 }
 
 #[cfg(test)]

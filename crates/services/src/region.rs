@@ -165,19 +165,24 @@ impl Region {
     }
 
     /// What an attribute was before services could set it, if one can.
-    pub(crate) fn noted(&self, class: u32, target: i32) -> Option<i64> {
+    pub(crate) fn noted(&self, class: u32, target: i32, began: u64) -> Option<i64> {
         let mut ledger = self.directory().ledger.iter();
-        let is_it = |entry: &&abi::Entry| entry.class.load(SeqCst) == class && entry.target.load(SeqCst) == target;
+        let is_it = |entry: &&abi::Entry| {
+            entry.class.load(SeqCst) == class
+                && entry.target.load(SeqCst) == target
+                && entry.began.load(SeqCst) == began
+        };
         ledger.find(is_it).map(|entry| entry.original.load(SeqCst))
     }
 
     /// Notes what an attribute is, to be put back when the host is gone. `None` when the ledger is
     /// full.
-    pub(crate) fn note(&self, class: u32, target: i32, original: i64) -> Option<usize> {
+    pub(crate) fn note(&self, class: u32, target: i32, began: u64, original: i64) -> Option<usize> {
         let ledger = &self.directory().ledger;
         let at = ledger.iter().position(|entry| entry.class.load(SeqCst) == 0)?;
         ledger[at].target.store(target, SeqCst);
         ledger[at].original.store(original, SeqCst);
+        ledger[at].began.store(began, SeqCst);
         ledger[at].class.store(class, SeqCst);
         Some(at)
     }

@@ -32,6 +32,13 @@ impl Shared {
         unsafe { &*self.control.as_ptr().add(at).cast::<Control>() }
     }
 
+    /// What was set through the grant at this place of the ledger.
+    pub(crate) fn set(&self, entry: usize) -> &abi::Set {
+        let at = abi::LIBRARY * abi::CONTROL_SLOT + entry % abi::LEDGER * size_of::<abi::Set>();
+        // SAFETY: inside the mapping; the structure is an atomic.
+        unsafe { &*self.control.as_ptr().add(at).cast::<abi::Set>() }
+    }
+
     /// What programs publish. Any member may write it at any time.
     pub(crate) fn table(&self) -> &Table {
         // SAFETY: the first slot of the mapping, large enough for a table, all atomics.

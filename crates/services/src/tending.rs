@@ -52,7 +52,7 @@ impl Host {
         for slot in abi::FIRST_SERVICE..abi::SLOTS {
             let Some(loaded) = self.services[slot].as_ref().filter(|loaded| !loaded.is_revoked) else { continue };
             let has_ended = self.threads.get(&slot).map(Agent::has_ended);
-            let is_wanted = self.region.control(slot).promoted.load(SeqCst) != 0;
+            let is_wanted = self.region.control(slot).promoted.load(SeqCst) == abi::MAY_WAIT;
             if has_ended == Some(false) || has_ended.is_none() && !is_wanted {
                 continue;
             }

@@ -56,6 +56,7 @@ impl Ticks {
             .override_global("budget_signal", &(budget_signal as u32), true)
             .override_global("code", &(abi::PUBLIC as u64), true)
             .override_global("code_len", &(abi::PUBLIC_LEN as u64), true)
+            .override_global("own_filters", &crate::member::filters(0), true)
             .override_global("ns_dev", &namespace.0, true)
             .override_global("ns_ino", &namespace.1, true)
             .load(&OBJECT.0)

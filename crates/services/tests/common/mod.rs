@@ -39,7 +39,7 @@ pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
 }
 
 /// The folder of `orbit-services`, also for tests of crates beside it.
-fn services() -> std::path::PathBuf {
+pub fn services() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../services")
 }
 
