@@ -570,7 +570,7 @@ mod tests {
     use super::*;
 
     /// However late ticks are taken and whether their runs are paid for: each is counted once, as
-    /// one that ran, was merged or was missed, the handler is told of those that it did not get,
+    /// one that ran, was merged or was missed, the handler learns of those that it did not get,
     /// and the times do not drift.
     #[test]
     fn each_tick_is_counted_once_and_due_at_its_own_time() {
@@ -599,7 +599,7 @@ mod tests {
                 control.ticks_missed.load(Relaxed),
             );
             assert_eq!(ran + merged + missed, due);
-            assert_eq!(ran + reported + control.ticks_lost.load(Relaxed), due, "what handlers were told");
+            assert_eq!(ran + reported + control.ticks_lost.load(Relaxed), due, "what handlers learnt");
             assert_eq!(control.due.load(Relaxed), 5000 + due * 1000);
         }
         assert!(ran > 1000 && control.ticks_merged.load(Relaxed) > 1000 && control.ticks_missed.load(Relaxed) > 1000);

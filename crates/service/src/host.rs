@@ -2,7 +2,7 @@
 //! and accounts between.
 
 use crate::asked;
-use crate::config::{Config, Planned};
+use crate::config::Config;
 use crate::in_kernel::{self, Kernels};
 use crate::protocol::{self, Class, Load, Reply, Request};
 use orbit_linux::{pidfd, poll, sched, signals};
@@ -31,6 +31,11 @@ const OBJECT: u64 = 64 << 20;
 /// A command that takes longer to arrive is dropped.
 const ARRIVE: Duration = Duration::from_secs(1);
 
+#[path = "planned.rs"]
+mod planned;
+
+use planned::Waiting;
+
 /// Set by SIGTERM and SIGINT.
 static STOP: AtomicBool = AtomicBool::new(false);
 
@@ -58,15 +63,6 @@ struct Daemon {
     planned: Vec<Waiting>,
     /// When their owners were last searched for.
     planned_at: Instant,
-}
-
-/// A service of the configuration.
-struct Waiting {
-    planned: Planned,
-    /// Its number while it is loaded.
-    id: Option<String>,
-    /// Why it is not loaded, as it was last logged.
-    why: String,
 }
 
 /// Reads from a connection until a time: a peer that sends one byte now and then does not keep the
@@ -283,60 +279,6 @@ extern "C" fn stop(_: i32) {
 }
 
 impl Daemon {
-    /// Loads what the configuration names. The first that fails fails the host: one that runs half
-    /// of it would not be noticed. One whose owner is not there, or does not publish yet what the
-    /// service is to set, waits.
-    fn begin(&mut self, config: Config) -> Result<()> {
-        for process in &config.members {
-            self.host.join(*process)?;
-        }
-        for planned in config.planned {
-            // A file that is not there is a mistake, whoever owns the service.
-            read_object(planned.file())?;
-            self.planned.push(Waiting { planned, id: None, why: String::new() });
-        }
-        self.load_planned()
-    }
-
-    /// Loads the services of the configuration whose owners have come since.
-    ///
-    /// # Errors
-    /// What keeps one from being loaded that has nothing to do with its owner.
-    fn load_planned(&mut self) -> Result<()> {
-        let there: BTreeSet<String> = self.list().into_iter().map(|service| service.id).collect();
-        let mut all = std::mem::take(&mut self.planned);
-        let mut failed = Ok(());
-        for waiting in &mut all {
-            if waiting.id.as_ref().is_some_and(|id| there.contains(id)) {
-                continue;
-            }
-            waiting.id = None;
-            let file = waiting.planned.file().display().to_string();
-            let loaded = match waiting.planned.owner.process() {
-                None => Err(Error::new(Kind::NotFound, format!("{} is not there", waiting.planned.owner))),
-                Some(owner) => self.load(&waiting.planned.load(owner)).map(|id| (id, owner)),
-            };
-            match loaded {
-                Ok((id, owner)) => {
-                    self.note(format!("loaded {id} from {file}, owner {owner}"));
-                    (waiting.id, waiting.why) = (Some(id), String::new());
-                }
-                Err(error) => {
-                    let why = error.to_string();
-                    if waiting.why != why {
-                        self.note(format!("{file} waits: {why}"));
-                        waiting.why = why;
-                    }
-                    if error.kind() != Kind::NotFound {
-                        failed = failed.and(Err(Error::new(error.kind(), format!("{file}: {error}"))));
-                    }
-                }
-            }
-        }
-        self.planned = all;
-        failed
-    }
-
     /// Members that have not exited and have not executed another program since.
     fn members(&mut self) -> impl Iterator<Item = i32> {
         self.host.forget_former_members();

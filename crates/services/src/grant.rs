@@ -80,9 +80,9 @@ impl Granted {
         Err(Error::new(Kind::NotFound, text))
     }
 
-    /// Puts back what the service has set: to what another that remains has set, else to what it was
-    /// when it was granted. Nothing that was not set is touched, and no target that is gone. Each is
-    /// a line of [`crate::Host::put_back`].
+    /// Puts back what the service has set: to what another that remains has set, else to what it
+    /// was when it was granted. Nothing that was not set is touched, and no target that is gone.
+    /// Each is a line of [`crate::Host::put_back`].
     ///
     /// # Errors
     /// Those of [`Manager::apply`], with the attribute and the value.

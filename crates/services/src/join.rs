@@ -111,8 +111,8 @@ impl Host {
         let target = Process::find(process)?;
         if member::has_own_filter(process) {
             let text = format!(
-                "process {process} has a seccomp filter of its own, which may kill it for a call that an upcall makes (mprotect, \
-                 timer_create, sched_setscheduler): agents take its events without it"
+                "process {process} has a seccomp filter of its own, which may kill it for a call that an upcall makes \
+                 (mprotect, timer_create, sched_setscheduler): agents take its events without it"
             );
             return Err(Error::new(Kind::Unsupported, text));
         }

@@ -1,6 +1,7 @@
-/* A program whose calls that read one of its pages do not return, whatever interrupts them, until a byte comes on its
- * standard input: then another thread fills that page. The main thread computes and checks itself.
- * Prints the address of three words, rounds, wrong results and the address of the page, then "ready". */
+/* A program whose calls that read one of its pages do not return, whatever interrupts them, until a
+ * byte comes on its standard input: then another thread fills that page. The main thread computes
+ * and checks itself. Prints the address of three words (rounds, wrong results, the address of the
+ * page), then "ready". */
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
 #include <pthread.h>

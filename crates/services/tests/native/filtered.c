@@ -1,5 +1,5 @@
-/* Installs a seccomp filter that kills the process for mprotect, once a byte comes on its standard input or at once if
- * it is closed; then computes for ever. */
+/* Installs a seccomp filter that kills the process for mprotect, once a byte comes on its standard
+ * input, or its end; then computes for ever. */
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
