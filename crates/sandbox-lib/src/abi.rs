@@ -73,11 +73,13 @@ pub const STACK_AT: usize = FAULT_STACK_AT - STACK_LEN;
 pub const STACK_LEN: usize = 0x4000;
 
 /// What a directory begins with.
-pub const MAGIC: u64 = 0x6f72_6269_7473_0006;
+pub const MAGIC: u64 = 0x6f72_6269_7473_0007;
 /// Handles of a service at most.
 pub const GRANTS: usize = 32;
 /// Attributes that all services of a host may set, at most.
 pub const LEDGER: usize = 1024;
+/// Descriptors that a service is given, at most.
+pub const FILES: usize = 8;
 /// Bytes of a service's arguments at most.
 pub const ARGUMENTS: usize = 1024;
 /// The latest run times and delays that the control part keeps for each slot.
@@ -186,7 +188,24 @@ pub struct Service {
     pub heap_end: u64,
     /// The handles.
     pub grant: [Grant; GRANTS],
+    /// The descriptors that it was given; those without rights are none.
+    pub file: [File; FILES],
 }
+
+/// A descriptor of a service, in the process of its thread.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct File {
+    /// Its number there.
+    pub number: i32,
+    /// [`READ`], [`WRITE`].
+    pub rights: u32,
+}
+
+/// Right: the service may read and receive.
+pub const READ: u32 = 1;
+/// Right: the service may write and send.
+pub const WRITE: u32 = 2;
 
 /// What a handle stands for.
 #[repr(C)]

@@ -12,9 +12,9 @@ use crate::{attribute, bound, run, sys};
 use core::sync::atomic::Ordering::Relaxed;
 
 /// `-EACCES`: the handle lacks the right.
-const NO_RIGHT: i64 = -13;
+pub(crate) const NO_RIGHT: i64 = -13;
 /// `-EBADF`: the number is no handle of this service.
-const NO_HANDLE: i64 = -9;
+pub(crate) const NO_HANDLE: i64 = -9;
 /// `-ERANGE`: the guard refused the value.
 const OUT_OF_RANGE: i64 = -34;
 /// `-ENOENT`: no question of this number waits.
@@ -32,7 +32,7 @@ fn slot() -> Option<usize> {
 
 /// Does something in a call: an abort that comes meanwhile happens at its end. Without a handler it
 /// answers `-EBADF`.
-fn within(body: impl FnOnce(usize, &mut Run) -> i64) -> i64 {
+pub(crate) fn within(body: impl FnOnce(usize, &mut Run) -> i64) -> i64 {
     let Some(slot) = slot() else { return NO_HANDLE };
     let run = abi::run(slot);
     // SAFETY: this code runs on the stack of that slot, so this thread runs its handler: nobody

@@ -29,6 +29,7 @@
 //! | [`direct`] | a program's own call of a service |
 //! | [`spin`] | a bounded wait on the CPU before a sleep |
 //! | [`calls`] | what services import |
+//! | [`files`] | descriptors that a service was given |
 //! | [`agent`] | the loop of an agent process |
 #![no_std]
 #![allow(unexpected_cfgs, reason = "sandbox_object is given by the build script of orbit-services")]
@@ -42,6 +43,7 @@ pub mod calls;
 pub mod control;
 pub mod direct;
 pub mod entry;
+pub mod files;
 pub mod gate;
 pub mod group;
 pub mod guard;

@@ -18,6 +18,16 @@ const PKEY_MPROTECT: usize = 329;
 const PKEY_ALLOC: usize = 330;
 const PKEY_FREE: usize = 331;
 const SIGALTSTACK: usize = 131;
+const SENDTO: usize = 44;
+const RECVFROM: usize = 45;
+const PREADV2: usize = 327;
+const PWRITEV2: usize = 328;
+/// `MSG_DONTWAIT`.
+const DONT_WAIT: usize = 0x40;
+/// `RWF_NOWAIT`.
+const NO_WAIT: usize = 8;
+/// `-ENOTSOCK`.
+const NO_SOCKET: isize = -88;
 const GETPID: usize = 39;
 const EXIT_GROUP: usize = 231;
 const SETPRIORITY: usize = 141;
@@ -257,6 +267,40 @@ pub struct Poll {
     pub events: i16,
     /// What there is.
     pub ready: i16,
+}
+
+/// Receives from a socket, or reads from a pipe, without waiting. `from`: where the sender's address
+/// goes, and its room; 0: nowhere.
+///
+/// # Safety
+/// What the service passes on is its own affair: a bad pointer is `-EFAULT`. The two of `from` are
+/// the caller's.
+pub unsafe fn receive_now(file: i32, to: usize, bytes: usize, from: [usize; 2]) -> isize {
+    // SAFETY: the caller's promise; the kernel checks pointers.
+    let received = unsafe { call(RECVFROM, [file as usize, to, bytes, DONT_WAIT, from[0], from[1]]) };
+    if received != NO_SOCKET {
+        return received;
+    }
+    let part = [to, bytes];
+    // SAFETY: as above; the vector is a local.
+    unsafe { call(PREADV2, [file as usize, &raw const part as usize, 1, usize::MAX, 0, NO_WAIT]) }
+}
+
+/// Sends to a socket, or writes to a pipe, without waiting. `to`: an address and its length; 0: the
+/// socket's peer. A peer that is gone is an error and no signal.
+///
+/// # Safety
+/// As [`receive_now`].
+pub unsafe fn send_now(file: i32, from: usize, bytes: usize, to: [usize; 2]) -> isize {
+    const NO_SIGNAL: usize = 0x4000;
+    // SAFETY: as above.
+    let sent = unsafe { call(SENDTO, [file as usize, from, bytes, DONT_WAIT | NO_SIGNAL, to[0], to[1]]) };
+    if sent != NO_SOCKET {
+        return sent;
+    }
+    let part = [from, bytes];
+    // SAFETY: as above; the vector is a local.
+    unsafe { call(PWRITEV2, [file as usize, &raw const part as usize, 1, usize::MAX, 0, NO_WAIT]) }
 }
 
 /// Waits until one of them is ready, or a signal comes.

@@ -157,6 +157,7 @@ fn parse(text: &str, folder: &Path) -> std::result::Result<Config, String> {
             sources: service.on.into_iter().filter(|source| !source.starts_with("tick=")).collect(),
             grants: service.grant,
             arguments: service.arguments,
+            gives: Vec::new(),
         };
         planned.push(Planned { owner, load });
     }

@@ -5,10 +5,11 @@ use crate::asked;
 use crate::config::Config;
 use crate::in_kernel::{self, Kernels};
 use crate::protocol::{self, Class, Load, Reply, Request};
-use orbit_linux::{pidfd, poll, sched, signals};
+use orbit_linux::{pidfd, poll, sched, signals, socket};
 use orbit_services::budget::{self, Budget};
 use orbit_services::{
-    Dispatch, Error, GrantRequest, Happened, Host, Kind, Opened, Options, Result, ServiceId, Source, Spec, Upcalls,
+    Dispatch, Error, Given, GrantRequest, Happened, Host, Kind, Opened, Options, Result, ServiceId, Source, Spec,
+    Upcalls,
 };
 use orbit_services_wasm::{Id, Loader, Runner, WasmSpec};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -61,6 +62,8 @@ struct Daemon {
     began: Instant,
     /// What the configuration has loaded for owners that come and go.
     planned: Vec<Waiting>,
+    /// Descriptors that came with the command in progress.
+    came: Vec<OwnedFd>,
     /// When their owners were last searched for.
     planned_at: Instant,
 }
@@ -70,6 +73,8 @@ struct Daemon {
 struct Until<'a> {
     stream: &'a UnixStream,
     by: Instant,
+    /// Descriptors that came.
+    came: &'a mut Vec<OwnedFd>,
 }
 
 impl Read for Until<'_> {
@@ -79,7 +84,7 @@ impl Read for Until<'_> {
             return Err(std::io::ErrorKind::TimedOut.into());
         }
         self.stream.set_read_timeout(Some(left))?;
-        self.stream.read(to)
+        socket::receive(self.stream.as_fd(), to, self.came, false)
     }
 }
 
@@ -207,6 +212,7 @@ pub fn run(
         log,
         began,
         planned,
+        came: Vec::new(),
         planned_at: began,
     };
     daemon.begin(config)?;
@@ -290,7 +296,9 @@ impl Daemon {
         stream.set_write_timeout(Some(ARRIVE))?;
         let mut line = String::new();
         let by = Instant::now() + ARRIVE;
-        BufReader::new(Until { stream, by }.take(protocol::LINE)).read_line(&mut line)?;
+        let mut came = Vec::new();
+        BufReader::new(Until { stream, by, came: &mut came }.take(protocol::LINE)).read_line(&mut line)?;
+        self.came = came;
         let answer = match serde_json::from_str::<Request>(&line) {
             Ok(Request::Ask(ask)) => match self.ask(&ask, stream) {
                 Ok(()) => return Ok(()),
@@ -299,6 +307,8 @@ impl Daemon {
             Ok(request) => self.answer(request).unwrap_or_else(|error| Reply::Failed(error.to_string())),
             Err(error) => Reply::Failed(format!("no command: {error}")),
         };
+        // What no service took is closed.
+        self.came.clear();
         reply(stream, &answer)
     }
 
@@ -419,6 +429,17 @@ impl Daemon {
                 format!("service {name:?}: memory is chosen for wasm modules; this class has what its file asks for");
             return Err(Error::new(Kind::Invalid, text));
         }
+        let came = std::mem::take(&mut self.came);
+        if came.len() != load.gives.len() || !load.gives.is_empty() && load.class != Class::Thread {
+            let text = format!(
+                "service {name:?}: {} descriptors came of {}; they are for services with a thread (--class thread)",
+                came.len(),
+                load.gives.len()
+            );
+            return Err(Error::new(Kind::Invalid, text));
+        }
+        let given = came.into_iter().zip(&load.gives).map(|(fd, rights)| Given::new(fd, rights));
+        let given = given.collect::<Result<Vec<Given>>>()?;
         let period = load.period_ns.map(Duration::from_nanos);
         let sources = load.sources.iter().map(|text| Events::parse(text, owner)).collect::<Result<Vec<Events>>>()?;
         if load.class == Class::Bpf {
@@ -441,7 +462,7 @@ impl Daemon {
             let period = period.unwrap_or(Duration::ZERO);
             let dispatch = if load.class == Class::Thread { Dispatch::Thread } else { Dispatch::Upcall };
             let spec = Spec { name, owner, budget, period, dispatch, raise: None, arguments, grants };
-            let id = self.host.load(&spec, &bytes)?;
+            let id = self.host.load_with(&spec, &bytes, given)?;
             for source in &sources {
                 let watched = self.open(source).and_then(|opened| self.host.watch_opened(id, opened));
                 if let Err(error) = watched {

@@ -25,6 +25,7 @@ use orbit_services::budget;
 use orbit_services_wasm::{Engine, Loader};
 use protocol::{Class, Load, Reply, Request};
 use std::io::{ErrorKind, Write};
+use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -116,6 +117,10 @@ enum What {
         /// What it is and where it runs.
         #[arg(long, value_enum, default_value_t)]
         class: Class,
+        /// A socket or pipe of this command's own that a service with a thread is given, repeatable:
+        /// 5=rw is descriptor 5, to receive and send. The handler names them by their order.
+        #[arg(long, value_name = "FD=RIGHTS")]
+        give: Vec<String>,
         /// As --class native.
         #[arg(long, conflicts_with = "class")]
         native: bool,
@@ -225,8 +230,9 @@ pub fn run_with(args: &Args, loader: impl FnOnce() -> orbit_services::Result<Box
             return host::run(&socket, config, loader, ready).map(|()| ExitCode::SUCCESS).map_err(said);
         }
         What::Exec { command } => return exec::run(&socket, command),
-        What::Load { file, owner, budget, memory, on, grant, arguments, class: given, native, thread } => {
-            Request::Load(Load {
+        What::Load { file, owner, budget, memory, on, grant, arguments, class: given, give, native, thread } => {
+            let give = give.iter().map(|text| given_descriptor(text)).collect::<Result<Vec<_>, _>>()?;
+            let request = Request::Load(Load {
                 file: std::path::absolute(file)?,
                 owner: *owner,
                 budget: budget.clone(),
@@ -236,7 +242,10 @@ pub fn run_with(args: &Args, loader: impl FnOnce() -> orbit_services::Result<Box
                 sources: on.iter().filter(|source| !source.starts_with("tick=")).cloned().collect(),
                 grants: grant.clone(),
                 arguments: arguments.clone(),
-            })
+                gives: give.iter().map(|(_, rights)| rights.clone()).collect(),
+            });
+            let descriptors: Vec<BorrowedFd<'_>> = give.iter().map(|(descriptor, _)| *descriptor).collect();
+            return show(&heard(protocol::ask_giving(&socket, &request, LIMIT, &descriptors), &socket)?, args.json);
         }
         What::Join { pid } => Request::Join { pid: *pid },
         What::Leave { pid } => Request::Leave { pid: *pid },
@@ -263,9 +272,27 @@ fn said(error: orbit_services::Error) -> Failure {
     Failure::text(error.to_string())
 }
 
+/// The descriptor and the rights of `5=rw`.
+fn given_descriptor(text: &str) -> Result<(BorrowedFd<'static>, String), Failure> {
+    let wrong = || Failure::text(format!("{text:?}: write a descriptor and its rights: 5=rw"));
+    let (number, rights) = text.split_once('=').ok_or_else(wrong)?;
+    let number = number.parse::<i32>().ok().filter(|number| *number >= 0).ok_or_else(wrong)?;
+    // SAFETY: this command inherited it, or it is not open, which the kernel says when it is sent;
+    // nothing here closes it.
+    Ok((unsafe { BorrowedFd::borrow_raw(number) }, rights.to_owned()))
+}
+
+/// How long the host may take to answer.
+const LIMIT: Duration = Duration::from_secs(60);
+
 /// Asks the host; what it refuses is a failure.
 fn ask(socket: &Path, request: &Request) -> Result<Reply, Failure> {
-    match protocol::ask(socket, request) {
+    heard(protocol::ask_within(socket, request, LIMIT), socket)
+}
+
+/// What the host answered; what it refuses is a failure.
+fn heard(answer: std::io::Result<Reply>, socket: &Path) -> Result<Reply, Failure> {
+    match answer {
         Ok(Reply::Failed(why)) => Err(Failure::text(why)),
         Ok(reply) => Ok(reply),
         Err(error) => {

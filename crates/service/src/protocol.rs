@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -100,6 +101,9 @@ pub struct Load {
     pub grants: Vec<String>,
     /// What its handler gets.
     pub arguments: String,
+    /// The rights of the descriptors that come with the command, in their order: `r`, `w`, `rw`.
+    #[serde(default)]
+    pub gives: Vec<String>,
 }
 
 impl Load {
@@ -199,25 +203,26 @@ pub fn default_socket() -> PathBuf {
     folder.join("orbit-services.sock")
 }
 
-/// Asks the host.
+/// Asks the host. The wait for its answer is at most this long.
 ///
 /// # Errors
 /// When nobody listens there, or the answer is none.
-pub fn ask(socket: &Path, request: &Request) -> io::Result<Reply> {
-    ask_within(socket, request, Duration::from_secs(60))
+pub fn ask_within(socket: &Path, request: &Request, limit: Duration) -> io::Result<Reply> {
+    ask_giving(socket, request, limit, &[])
 }
 
-/// As [`ask`]; the wait for the host's answer is at most this long.
+/// As [`ask_within`]; these descriptors go with the command.
 ///
 /// # Errors
-/// As [`ask`].
-pub fn ask_within(socket: &Path, request: &Request, limit: Duration) -> io::Result<Reply> {
+/// As there; `EBADF` for one that is not open.
+pub fn ask_giving(socket: &Path, request: &Request, limit: Duration, gives: &[BorrowedFd<'_>]) -> io::Result<Reply> {
     let mut stream = UnixStream::connect(socket)?;
     stream.set_read_timeout(Some(limit))?;
     stream.set_write_timeout(Some(limit))?;
     let mut line = serde_json::to_vec(request)?;
     line.push(b'\n');
-    stream.write_all(&line)?;
+    let sent = orbit_linux::socket::send(stream.as_fd(), &line, gives)?;
+    stream.write_all(&line[sent..])?;
     let mut answer = String::new();
     BufReader::new(stream.take(LINE)).read_line(&mut answer)?;
     Ok(serde_json::from_str(&answer)?)

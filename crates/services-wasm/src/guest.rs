@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use wasmi::errors::ErrorKind;
 use wasmi::{
-    Caller, Config, EnforcedLimits, Linker, Memory, Module, Store, StoreLimits, StoreLimitsBuilder, TrapCode,
-    TypedFunc, TypedResumableCall,
+    Caller, Config, EnforcedLimits, ExternType, Linker, Memory, Module, Store, StoreLimits, StoreLimitsBuilder,
+    TrapCode, TypedFunc, TypedResumableCall,
 };
 
 /// The interpreter, and how much fuel it burns here.
@@ -163,6 +163,17 @@ impl Service {
         let wrong = |why: String| Error::new(Kind::BadObject, format!("service {name:?}: {why}"));
         calls::check(spec, module, grants.len())?;
         let module = Module::new(&engine.engine, module).map_err(|error| wrong(format!("no wasm module: {error}")))?;
+        if let Some(ExternType::Memory(memory)) = module.get_export("memory") {
+            let least = memory.minimum().saturating_mul(PAGE as u64);
+            if least > spec.memory as u64 {
+                return Err(wrong(format!(
+                    "its memory begins with {least} bytes, of {} bytes that it may have: give --memory {}K, or link it \
+                     with a smaller stack (-z stack-size=16384)",
+                    spec.memory,
+                    least.div_ceil(1024)
+                )));
+            }
+        }
         let limits = StoreLimitsBuilder::new()
             .memory_size(spec.memory.saturating_add(PAGE))
             .table_elements(10_000)

@@ -109,6 +109,18 @@ int64_t orbit_may_wait(void);
 int64_t orbit_sleep(uint64_t ns);
 /* What a program that calls the service gets (orbit_call of orbit_program.h). */
 int64_t orbit_return(int64_t value);
+/* The other end of a datagram: a struct sockaddr_in or sockaddr_in6 and its length; 0: none. */
+struct orbit_peer {
+	uint32_t length;
+	uint8_t address[28];
+};
+/* Descriptors that its owner gave to a service with a thread, by their places, counted from 0. Each
+ * call does what can be done without waiting and answers the number of bytes, or a negative error:
+ * -EAGAIN when there is nothing to receive or no room to send, -EBADF for a place that has none, or
+ * outside of the thread, -EACCES without the right. ORBIT_READABLE events say that there is
+ * something. peer may be null. */
+int64_t orbit_receive(uint64_t place, void *data, uint64_t bytes, struct orbit_peer *peer);
+int64_t orbit_send(uint64_t place, const void *data, uint64_t bytes, const struct orbit_peer *peer);
 /* Memory of the service's own heap; a null pointer when that is used up. */
 void *orbit_alloc(uint64_t bytes);
 void orbit_free(void *memory);

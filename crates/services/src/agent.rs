@@ -8,8 +8,8 @@ use crate::region::Region;
 use orbit_linux::process::{self, RawChild};
 use orbit_linux::{descriptors, pidfd, rlimit};
 use orbit_sandbox_lib::agent::{LONGEST_STRETCH_NS, Start};
-use orbit_sandbox_lib::sys;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use orbit_sandbox_lib::{abi, sys};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 
 /// Which services an agent runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,11 +39,18 @@ pub struct Agent {
 
 impl Agent {
     /// Starts an agent on a processor; `priority` 0 makes an ordinary process. The doorbell makes
-    /// it check its slots.
+    /// it check its slots. Of the host's other descriptors it keeps these.
     ///
     /// # Errors
     /// `System` when the process cannot be made.
-    pub fn start(region: &Region, cpu: usize, priority: i32, part: Part, doorbell: BorrowedFd<'_>) -> Result<Agent> {
+    pub fn start(
+        region: &Region,
+        cpu: usize,
+        priority: i32,
+        part: Part,
+        doorbell: BorrowedFd<'_>,
+        keeps: &[RawFd],
+    ) -> Result<Agent> {
         let failed = |error: std::io::Error| Error::system("starting an agent", &error);
         let (here, there) = orbit_linux::socket::pair().map_err(failed)?;
         let (part, parts, only, restores) = match part {
@@ -58,7 +65,7 @@ impl Agent {
         // there is killed when its agent is dropped.
         match unsafe { process::raw_fork(0) }.map_err(failed)? {
             Some(child) => Ok(Agent { child, life: Some(here), cpu }),
-            None => inside(region, &start),
+            None => inside(region, &start, keeps),
         }
     }
 
@@ -91,7 +98,7 @@ impl Agent {
 }
 
 /// The child's part.
-fn inside(region: &Region, start: &Start) -> ! {
+fn inside(region: &Region, start: &Start, keeps: &[RawFd]) -> ! {
     let [public, protected, control] = region.descriptors();
     if start.restores == 0 {
         // Whatever its handler does, it ends with its host, and runs no longer than this.
@@ -102,7 +109,12 @@ fn inside(region: &Region, start: &Start) -> ! {
             process::end(1);
         }
     }
-    process::close_all_but(&[public, protected, control, start.life, start.doorbell]);
+    let mut kept = [start.life; 5 + abi::FILES];
+    let all = [public, protected, control, start.life, start.doorbell];
+    for (to, from) in kept.iter_mut().zip(all.iter().chain(keeps)) {
+        *to = *from;
+    }
+    process::close_all_but(&kept);
     if member::join(&mut Local, [public, protected, control], region.directory(), Role::Agent).is_err() {
         process::end(1);
     }

@@ -39,6 +39,19 @@ impl Host {
         use std::os::unix::fs::MetadataExt;
         let gone = |_| Error::new(Kind::NotFound, format!("the owner, process {owner}, is gone"));
         let user = fs::metadata(format!("/proc/{owner}")).map_err(gone)?.uid();
+        // SAFETY: no arguments.
+        let own = unsafe { libc::geteuid() };
+        let target_user = fs::metadata(format!("/proc/{}", request.target)).map_or(own, |about| about.uid());
+        for (what, whose) in [("owner", user), ("target", target_user)] {
+            if own != 0 && whose != own {
+                let process = if what == "owner" { owner } else { request.target };
+                let text = format!(
+                    "the {what}, process {process}, is user {whose}'s: this host is user {own}'s, and acts for \
+                     processes of that user only"
+                );
+                return Err(Error::new(Kind::Denied, text));
+            }
+        }
         let found = self.managers.iter().find_map(|manager| {
             manager.classes().iter().find(|class| class.name == request.class).map(|class| (manager.clone(), *class))
         });

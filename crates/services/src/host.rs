@@ -12,6 +12,7 @@ use crate::budget::{self, Budget};
 use crate::clocks::Clocks;
 use crate::elf;
 use crate::error::{Error, Kind, Result};
+use crate::given::{self, Given};
 use crate::grant::Granted;
 use crate::manager::{AttributeClass, Manager};
 use crate::managers::BuiltIn;
@@ -29,7 +30,7 @@ use orbit_sandbox_lib::sys;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
@@ -57,6 +58,8 @@ struct Loaded {
     is_loaded: Arc<()>,
     /// Agents that died in a run of it.
     agents_lost: u32,
+    /// Descriptors that its owner gave it.
+    given: Vec<Given>,
 }
 
 /// See the module's head. One thread uses it.
@@ -138,24 +141,27 @@ impl Host {
 
     fn start_restorer(&self) -> Result<Agent> {
         let (cpu, priority) = (self.options.cpus[0], self.options.agent_priority);
-        Agent::start(&self.region, cpu, priority, Part::Restorer, self.shared.doorbell(0))
+        Agent::start(&self.region, cpu, priority, Part::Restorer, self.shared.doorbell(0), &[])
     }
 
     fn agent(&self, part: usize) -> Result<Agent> {
         let cpus = &self.options.cpus;
         let which = Part::Of { part: part as u32, parts: cpus.len() as u32 };
-        Agent::start(&self.region, cpus[part], self.options.agent_priority, which, self.shared.doorbell(part))
+        Agent::start(&self.region, cpus[part], self.options.agent_priority, which, self.shared.doorbell(part), &[])
     }
 
     /// Starts the thread of a service that may wait.
     fn thread(&self, slot: usize, priority: i32) -> Result<Agent> {
         let cpus = &self.options.cpus;
+        let given = self.services[slot].iter().flat_map(|loaded| &loaded.given);
+        let keeps: Vec<_> = given.map(|given| given.descriptor.as_raw_fd()).collect();
         Agent::start(
             &self.region,
             cpus[slot % cpus.len()],
             priority,
             Part::Only(slot as u32),
             self.shared.doorbell(slot),
+            &keeps,
         )
     }
 
@@ -313,7 +319,19 @@ impl Host {
     /// `BadObject`; `Full` when slots or CPU time are used up; `Denied` for handles that the owner
     /// may not have; `NotFound` for classes, owners and targets that are not there; `Invalid`.
     pub fn load(&mut self, spec: &Spec, object: &[u8]) -> Result<ServiceId> {
+        self.load_with(spec, object, Vec::new())
+    }
+
+    /// As [`Host::load`], for a service with a thread that is given these descriptors: its handler
+    /// uses them by their places (`orbit_receive`, `orbit_send`), and is started when there is
+    /// something to read. They are closed when the service ends.
+    ///
+    /// # Errors
+    /// As there; `Invalid` for more than [`abi::FILES`], for other descriptors than sockets and
+    /// pipes, and for a service without a thread.
+    pub fn load_with(&mut self, spec: &Spec, object: &[u8], given: Vec<Given>) -> Result<ServiceId> {
         let name = &spec.name;
+        given::check(name, spec.dispatch, &given)?;
         let is_real_time =
             if spec.dispatch == Dispatch::Thread { spec.raise.is_some() } else { self.options.agent_priority > 0 };
         let max = Duration::from_nanos(MAX_BUDGET_NS);
@@ -387,7 +405,12 @@ impl Host {
             service.window_ns = spec.budget.window().as_nanos() as u64;
             service.grants = grants.len() as u32;
             service.grant = handles;
+            service.file = Default::default();
+            for (to, given) in service.file.iter_mut().zip(&given) {
+                *to = abi::File { number: given.descriptor.as_raw_fd(), rights: given.rights };
+            }
         });
+        let readable: Vec<_> = given.iter().filter(|given| given.rights & abi::READ != 0).map(Given::source).collect();
         let (budget, owner) = (spec.budget, spec.owner);
         let loaded = Loaded {
             name: name.clone(),
@@ -401,6 +424,7 @@ impl Host {
             priority: if spec.dispatch == Dispatch::Thread { spec.raise.unwrap_or(0) } else { 0 },
             is_loaded: Arc::new(()),
             agents_lost: 0,
+            given,
         };
         let priority = loaded.priority;
         self.services[slot] = Some(loaded);
@@ -413,6 +437,12 @@ impl Host {
                     self.unload(id)?;
                     return Err(error);
                 }
+            }
+        }
+        for source in readable {
+            if let Err(error) = source.and_then(|source| self.watch_opened(id, source)) {
+                self.unload(id)?;
+                return Err(error);
             }
         }
         if !spec.period.is_zero() {

@@ -45,7 +45,14 @@ fn refused(class: &AttributeClass, target: i32, error: i64) -> Error {
     }
     let error = io::Error::from_raw_os_error(i32::try_from(-error).unwrap_or(libc::EIO));
     let text = format!("{} of {target}: {error}", class.name);
+    // SAFETY: no arguments.
+    let is_root = unsafe { libc::geteuid() } == 0;
     match error.raw_os_error() {
+        Some(libc::EPERM) if is_root && class.id == attribute::CPU_PRIORITY => {
+            let why = "its control group has no real-time CPU time (cpu.rt_runtime_us of its cpu group is 0), or this \
+                       user namespace lacks CAP_SYS_NICE";
+            Error::new(Kind::Denied, format!("{text}: {why}"))
+        }
         Some(libc::ESRCH) => Error::new(Kind::NotFound, text),
         Some(libc::EPERM | libc::EACCES) => Error::new(
             Kind::Denied,

@@ -157,6 +157,11 @@ impl Opened {
         Opened(Inner::Service(runs))
     }
 
+    /// A descriptor that becomes readable.
+    pub fn readable(descriptor: OwnedFd) -> Opened {
+        Opened(Inner::Readable(descriptor))
+    }
+
     fn descriptor(&self) -> BorrowedFd<'_> {
         match &self.0 {
             Inner::Service(runs) => runs.as_fd(),
