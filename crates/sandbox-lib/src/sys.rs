@@ -269,8 +269,8 @@ pub struct Poll {
     pub ready: i16,
 }
 
-/// Receives from a socket, or reads from a pipe, without waiting. `from`: where the sender's address
-/// goes, and its room; 0: nowhere.
+/// Receives from a socket, or reads from a pipe, without waiting. `from`: where the sender's
+/// address goes, and its room; 0: nowhere.
 ///
 /// # Safety
 /// What the service passes on is its own affair: a bad pointer is `-EFAULT`. The two of `from` are

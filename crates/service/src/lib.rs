@@ -117,8 +117,9 @@ enum What {
         /// What it is and where it runs.
         #[arg(long, value_enum, default_value_t)]
         class: Class,
-        /// A socket or pipe of this command's own that a service with a thread is given, repeatable:
-        /// 5=rw is descriptor 5, to receive and send. The handler names them by their order.
+        /// A socket or pipe of this command's own that a service with a thread is given,
+        /// repeatable: 5=rw is descriptor 5, to receive and send. The handler names them by their
+        /// order.
         #[arg(long, value_name = "FD=RIGHTS")]
         give: Vec<String>,
         /// As --class native.
