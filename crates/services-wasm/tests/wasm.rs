@@ -282,3 +282,24 @@ fn loops_of_any_instruction_end_with_their_budget_and_leave_their_host_alone() {
         assert!(costs[4] < 2 * budget, "{what}: {costs:?} of {budget} ns");
     }
 }
+
+/// Translating a function costs fuel too, in a run it could not be resumed: it is done at load.
+#[test]
+fn a_handler_that_calls_a_large_function_for_the_first_time_is_not_over_its_budget() {
+    let section = |id: u8, content: &[u8]| [&[id][..], &leb(content.len() as u32), content].concat();
+    let body = |code: &[u8]| [&leb(code.len() as u32 + 1)[..], &[0], code].concat();
+    let large = body(&[[0x41, 1, 0x1a].repeat(200_000), vec![0x0b]].concat());
+    let module = [
+        &b"\0asm\x01\0\0\0"[..],
+        &section(1, &[2, 0x60, 2, 0x7f, 0x7f, 0, 0x60, 0, 0]),
+        &section(3, &[2, 0, 1]),
+        &section(5, &[1, 0, 1]),
+        &section(7, b"\x02\x06memory\x02\0\x0dorbit_handler\0\0"),
+        &section(10, &[&[2][..], &body(&[0x10, 1, 0x0b]), &large].concat()),
+    ]
+    .concat();
+    let mut spec = spec("large");
+    spec.budget = Budget::new(Duration::from_millis(40), Duration::from_millis(100)).expect("a budget");
+    let mut service = Service::load(&Engine::new().expect("an engine"), &spec, &module, vec![]).expect("loaded");
+    assert_eq!(service.run(&orbit_services::Event::default()), Outcome::Done);
+}

@@ -102,9 +102,11 @@ fn inside(region: &Region, start: &Start, keeps: &[RawFd]) -> ! {
     let [public, protected, control] = region.descriptors();
     if start.restores == 0 {
         // Whatever its handler does, it ends with its host, and runs no longer than this.
-        let stretch = LONGEST_STRETCH_NS / 1000;
+        let real_time = rlimit::Resource::RealTime;
+        let most = rlimit::get(0, real_time).map_or(rlimit::INFINITE, |(_, hard)| hard);
+        let stretch = most.min(LONGEST_STRETCH_NS / 1000);
         if process::set_parent_death_signal(libc::SIGKILL).is_err()
-            || rlimit::set(0, rlimit::Resource::RealTime, stretch, stretch).is_err()
+            || rlimit::set(0, real_time, stretch, stretch).is_err()
         {
             process::end(1);
         }

@@ -62,7 +62,7 @@ struct Loaded {
     given: Vec<Given>,
 }
 
-/// See the module's head. One thread uses it.
+/// See the module's head. One thread makes and uses it: agents end when that thread does.
 #[derive(Debug)]
 pub struct Host {
     options: Options,
