@@ -498,7 +498,7 @@ fn memory_of_modules_has_bounds() {
         ("99999999999M", "bytes"),
         ("99999999999999999999", "write bytes"),
         ("-1", "unexpected argument"),
-        ("1", "use 1 bytes of memory"),
+        ("1", "give --memory 128K"),
     ] {
         let refused = load(memory);
         assert!(!refused.status.success() && said(&refused).contains(hint), "--memory {memory}: {}", said(&refused));

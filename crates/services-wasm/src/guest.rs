@@ -9,8 +9,8 @@ use std::sync::Arc;
 use std::time::Duration;
 use wasmi::errors::ErrorKind;
 use wasmi::{
-    Caller, CompilationMode, Config, EnforcedLimits, ExternType, Linker, Memory, Module, Store, StoreLimits, StoreLimitsBuilder,
-    TrapCode, TypedFunc, TypedResumableCall,
+    Caller, CompilationMode, Config, EnforcedLimits, ExternType, Linker, Memory, Module, Store, StoreLimits,
+    StoreLimitsBuilder, TrapCode, TypedFunc, TypedResumableCall,
 };
 
 /// The interpreter, and how much fuel it burns here.
