@@ -31,8 +31,8 @@ impl Engine {
     pub fn new() -> Result<Engine> {
         let mut config = Config::default();
         config.consume_fuel(true).enforced_limits(EnforcedLimits::strict()).ignore_custom_sections(true);
-        // All functions are translated when the module is loaded: a run could not be resumed that runs
-        // out of a slice's fuel while a function that it calls is translated.
+        // All functions are translated when the module is loaded: a run could not be resumed that
+        // runs out of a slice's fuel while a function that it calls is translated.
         config.compilation_mode(CompilationMode::Eager);
         // A start function would run outside of any budget.
         config.allow_start_fn(false).set_max_recursion_depth(1000).set_max_stack_height(1 << 16);
