@@ -13,6 +13,7 @@ use crate::limits::Limits;
 use crate::report::{News, Reports};
 use std::fs::File;
 use std::io::{self, BufWriter, Read, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Most bytes of a recording, unpacked: an hour of a hundred restless threads.
@@ -48,12 +49,13 @@ pub fn read(path: &Path) -> io::Result<Vec<Record>> {
 pub struct Writer(BufWriter<File>);
 
 impl Writer {
-    /// Creates the file, or empties it.
+    /// Creates the file, for its owner alone, or empties it.
     ///
     /// # Errors
     /// Those of the file.
     pub fn create(path: &Path) -> io::Result<Writer> {
-        Ok(Writer(BufWriter::new(File::create(path)?)))
+        let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path)?;
+        Ok(Writer(BufWriter::new(file)))
     }
 
     /// Appends a record.

@@ -5,6 +5,7 @@ use orbit_console::out::{Done, Failure};
 use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Write};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -75,7 +76,7 @@ pub fn run(args: &Args) -> Done {
     let mut to: Box<dyn Write> = match &args.output {
         None => Box::new(io::stderr()),
         Some(path) => {
-            let file = File::create(path);
+            let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path);
             Box::new(file.map_err(|error| Failure::text(format!("--output {}: {error}", path.display())))?)
         }
     };

@@ -13,6 +13,7 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::OnceLock;
@@ -199,10 +200,8 @@ pub fn run(args: &Args) -> out::Done {
     let mut to = output(args)?;
     // It takes a while.
     let clock = (options.trace && (args.times || args.json)).then(Clock::measure);
-    catch_requests_to_end()?;
+    catch_signals()?;
     let mut session = Session::start(&options, &args.program).map_err(|error| Failure::text(error.to_string()))?;
-    // Ctrl-C goes to the whole group: it is the program's to end.
-    ignore_keyboard();
     pass_on(session.pid())?;
     let mut threads = HashSet::new();
     let mut show_event = |event: &Event| {
@@ -283,9 +282,12 @@ fn summary(args: &Args, to: &mut impl Write, outcome: &Outcome) -> io::Result<()
 
 fn output(args: &Args) -> Result<Box<dyn Write>, Failure> {
     Ok(match &args.output {
-        Some(path) => Box::new(BufWriter::new(
-            File::create(path).map_err(|error| Failure::text(format!("cannot write {}: {error}", path.display())))?,
-        )),
+        Some(path) => {
+            // For its owner alone: a trace has what the program reads and writes.
+            let file = File::options().write(true).create(true).truncate(true).mode(0o600).open(path);
+            let failed = |error| Failure::text(format!("cannot write {}: {error}", path.display()));
+            Box::new(BufWriter::new(file.map_err(failed)?))
+        }
         None => Box::new(BufWriter::new(io::stderr())),
     })
 }
@@ -450,20 +452,16 @@ fn table(to: &mut impl Write, outcome: &Outcome) -> io::Result<()> {
     )
 }
 
-fn ignore_keyboard() {
-    [libc::SIGINT, libc::SIGQUIT].into_iter().for_each(signals::ignore);
-}
-
 /// The guest's first process.
 static GUEST: OnceLock<OwnedFd> = OnceLock::new();
-/// A request to end from before there was one; 0: none.
+/// A signal from before there was one; 0: none.
 static EARLY: AtomicI32 = AtomicI32::new(0);
 
 extern "C" fn to_guest(signal: libc::c_int, info: *const libc::siginfo_t, _: *const libc::c_void) {
     // SAFETY: the kernel's information is live while the handler runs; errno is the thread's own,
     // and the interrupted code finds it as it was.
     unsafe {
-        // A terminal that hangs up sends to the program too.
+        // A terminal sends to the whole group, and so to the program too.
         if (*info).si_code == libc::SI_KERNEL {
             return;
         }
@@ -477,18 +475,21 @@ extern "C" fn to_guest(signal: libc::c_int, info: *const libc::siginfo_t, _: *co
     }
 }
 
-/// Requests to end are the program's to follow: else it would run on unwatched.
-/// Called before it starts.
-fn catch_requests_to_end() -> io::Result<()> {
+/// What a service manager or a shell sends to this process is meant for the program.
+const FORWARDED: [libc::c_int; 7] =
+    [libc::SIGTERM, libc::SIGHUP, libc::SIGINT, libc::SIGQUIT, libc::SIGUSR1, libc::SIGUSR2, libc::SIGWINCH];
+
+/// Signals are the program's to follow: else it would run on unwatched. Called before it starts.
+fn catch_signals() -> io::Result<()> {
     let action = Action::handler(to_guest as *const () as usize, libc::SA_SIGINFO | libc::SA_RESTART, &Set::of([]));
-    for signal in [libc::SIGTERM, libc::SIGHUP].into_iter().filter(|signal| !signals::is_ignored(*signal)) {
+    for signal in FORWARDED.into_iter().filter(|signal| !signals::is_ignored(*signal)) {
         // SAFETY: the handler has this signature, makes one system call, and is never unmapped.
         unsafe { action.install(signal)? };
     }
     Ok(())
 }
 
-/// From here on requests to end go to this process, with the one that came before.
+/// From here on signals go to this process, with the one that came before.
 fn pass_on(pid: u32) -> io::Result<()> {
     let opened = pidfd::open(pid as i32)?;
     let guest = GUEST.get_or_init(|| opened);

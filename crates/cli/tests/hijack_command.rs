@@ -91,18 +91,30 @@ fn where_the_trace_cannot_be_written_the_program_runs_to_its_end() {
 }
 
 #[test]
-fn a_request_to_end_reaches_the_program() {
+fn signals_reach_the_program() {
+    for (signal, name) in [
+        (libc::SIGTERM, "TERM"),
+        (libc::SIGINT, "INT"),
+        (libc::SIGQUIT, "QUIT"),
+        (libc::SIGUSR1, "USR1"),
+        (libc::SIGHUP, "HUP"),
+    ] {
+        reaches(signal, name);
+    }
+}
+
+fn reaches(signal: i32, name: &str) {
     for mode in [&["hijack", "--", "sh", "-c"][..], &["hijack", "--trace", "-o", "/dev/null", "--", "sh", "-c"]] {
         let mut host = Command::new(env!("CARGO_BIN_EXE_orbit"))
             .args(mode)
-            .arg("trap 'exit 7' TERM; echo ready; while :; do sleep 0.01; done")
+            .arg(format!("trap 'exit 7' {name}; echo ready; while :; do sleep 0.01; done"))
             .stdout(Stdio::piped())
             .spawn()
             .expect("started");
         let mut ready = [0; 6];
         std::io::Read::read_exact(&mut host.stdout.take().expect("a pipe"), &mut ready).expect("ready");
-        orbit_linux::signals::send(host.id() as i32, libc::SIGTERM).expect("sent");
-        assert_eq!(host.wait().expect("ended").code(), Some(7));
+        orbit_linux::signals::send(host.id() as i32, signal).expect("sent");
+        assert_eq!(host.wait().expect("ended").code(), Some(7), "SIG{name}");
     }
 }
 

@@ -130,7 +130,7 @@ impl Events {
 /// A sentence that names the file and the reason.
 pub fn append(path: &Path) -> Result<File, String> {
     let open = || {
-        let file = File::options().create(true).append(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+        let file = File::options().create(true).append(true).mode(0o600).custom_flags(libc::O_NONBLOCK).open(path)?;
         // Only opening must not block: non-blocking writes would cut a line that does not fit into
         // a pipe at once.
         orbit_linux::stream::set_flags(file.as_fd(), libc::O_APPEND)?;

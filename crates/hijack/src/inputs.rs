@@ -21,6 +21,7 @@ use crate::object::Object;
 use crate::session::Options;
 use std::io::{self, Read};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 static OBJECT: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/inputs.so"));
@@ -30,13 +31,13 @@ const PATH_LIMIT: usize = 4096;
 /// Of `struct input` in `objects/inputs.c`.
 const HEADER_BYTES: usize = 32;
 
-/// Has guests append what they read to `log`, which is made anew. Takes the place of another policy
-/// object.
+/// Has guests append what they read to `log`, which is made anew, for its owner alone. Takes the
+/// place of another policy object.
 ///
 /// # Errors
 /// Those of making the file; `InvalidInput` for a path beyond 4,095 bytes.
 pub fn record(options: &mut Options, log: &Path) -> io::Result<()> {
-    std::fs::File::create(log)?;
+    std::fs::File::options().write(true).create(true).truncate(true).mode(0o600).open(log)?;
     set(options, RECORD, log)
 }
 

@@ -37,7 +37,7 @@ use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
-use std::os::unix::fs::FileTypeExt;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ExitCode};
 use std::time::{Duration, Instant};
@@ -248,7 +248,8 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
         // The detector writes it: what it could not open is refused before the program starts. A
         // FIFO's reader would take the end of this for the recording's.
         let is_fifo = path.metadata().is_ok_and(|m| m.file_type().is_fifo());
-        let opened = (!is_fifo).then(|| OpenOptions::new().append(true).create(true).open(path)).transpose();
+        let opened =
+            (!is_fifo).then(|| OpenOptions::new().append(true).create(true).mode(0o600).open(path)).transpose();
         opened.map_err(|e| Failure::Text(format!("cannot record to {}: {e}", path.display())))?;
     }
     let on_hang = args.on_hang.clone().or_else(|| settings.on_hang.clone()).unwrap_or_default();
