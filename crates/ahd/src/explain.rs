@@ -4,7 +4,7 @@
 //! does without. Refuses: to change a verdict.
 
 use crate::event::{Edge, Event, Hang, Involved, Kind, Unit};
-use crate::facts::{Facts, Id, Thread};
+use crate::facts::{Back, Facts, Id, Runtime, Thread};
 use crate::history::{History, serves};
 use crate::judge::{Verdict, Why};
 use crate::locks::Names;
@@ -12,8 +12,10 @@ use crate::stacks::{Stacks, place};
 use crate::wakers::{How, Wakers, wakers};
 use crate::words::words;
 use orbit_inspect::Sure;
+use orbit_inspect::contention::{Contention, Holder, Waiter, contentions};
+use orbit_inspect::runtimes;
 use orbit_inspect::stacks::Frame;
-use orbit_inspect::waits::{Watched, call_name};
+use orbit_inspect::waits::{FutexWait, Owner, Wait, Watched, call_name};
 use std::time::Duration;
 
 /// Threads of a hang whose stacks are taken.
@@ -21,8 +23,12 @@ const STACKS: usize = 32;
 /// Threads that wait for a lock without a known holder, among which the one that waits for itself
 /// is searched for.
 const WAITERS: usize = 256;
-/// Threads of a process without answers whose stacks are taken.
-const SUSPECTS: usize = 8;
+/// Threads of a process without answers whose stacks are taken, beside its first.
+const SUSPECTS: usize = 7;
+/// A thread that computes for so long without a pause is busy, s.
+const COMPUTES: f64 = 1.0;
+/// Time between the first sight of a thread's sleep and of what it sleeps for, s.
+const ABOUT: f64 = 0.3;
 
 /// Takes stacks; files once parsed are kept for each process.
 #[derive(Debug, Default)]
@@ -52,22 +58,63 @@ impl Explainer {
     ) -> Event {
         let threads = involved(verdict, facts, history);
         let is_unknown = matches!(verdict.why, Why::LockHeld { holder: None, reader: None, .. });
-        let list = threads.iter().take(if is_unknown { WAITERS } else { STACKS }).map(|id| {
+        let (mut list, mut futexes) = (Vec::new(), Vec::new());
+        for id in threads.iter().take(if is_unknown { WAITERS } else { STACKS }) {
             stopping(*id);
-            let does = Watched::of_few(id.pid).map_or_else(|e| e.to_string(), |mut w| words(&w.wait_of(id.tid)));
-            (id.pid, id.tid, does)
-        });
-        let list: Vec<_> = list.collect();
+            let wait = Watched::of_few(id.pid).map(|mut watched| watched.wait_of(id.tid));
+            list.push((id.pid, id.tid, wait.as_ref().map_or_else(ToString::to_string, words)));
+            futexes.push(match wait {
+                Ok(Wait::Futex(futex)) => Some(futex),
+                _ => None,
+            });
+        }
         let mut taken = self.stacks.involve(list, false);
-        if is_unknown && let Some(at) = taken.iter().position(|t| taken_twice(&t.stack).is_some()) {
+        let lock = if is_unknown { contention(&taken, &futexes) } else { None };
+        let is_blamed = |t: &Involved| {
+            let by_lock = lock.as_ref().is_some_and(|l| matches!(l.holder, Holder::OwnHandler { tid } if tid == t.tid));
+            by_lock || taken_twice(&t.stack).is_some()
+        };
+        if is_unknown && let Some(at) = taken.iter().position(is_blamed) {
             taken[..=at].rotate_right(1);
         }
         taken.truncate(STACKS);
         let pid = taken.first().map_or(0, |t| t.pid);
         let tids: Vec<i32> = threads.iter().filter(|id| id.pid == pid).map(|id| id.tid).collect();
-        let runtime = self.stacks.runtime(pid, &tids, verdict.sure == Sure::Guess);
-        report(verdict, before, (facts, history), taken, (runtime, &Names::of(verdict)))
+        let runtime = self.stacks.runtime(pid, &tids, verdict.sure == Sure::Guess || is_of_java(verdict));
+        let event = report(verdict, before, (facts, history), taken, (runtime, lock.as_ref(), &Names::of(verdict)));
+        proven(event)
     }
+}
+
+/// The lock that most of these threads wait for, by their memory and stacks, as a sample of the
+/// process has it.
+fn contention(taken: &[Involved], futexes: &[Option<FutexWait>]) -> Option<Contention> {
+    let of = |(thread, wait): (&'_ Involved, &'_ Option<FutexWait>)| Some((thread.pid, thread.tid, wait.clone()?));
+    let waits: Vec<(i32, i32, FutexWait)> = taken.iter().zip(futexes).filter_map(of).collect();
+    let stack = |tid: i32| taken.iter().find(|t| t.tid == tid).map_or(&[][..], |t| &t.stack);
+    let waiters: Vec<Waiter<'_>> =
+        waits.iter().map(|(pid, tid, wait)| Waiter { pid: *pid, tid: *tid, wait, frames: stack(*tid) }).collect();
+    contentions(&waiters).into_iter().next()
+}
+
+/// A hang is certain where the runtime itself found a deadlock among its threads.
+fn proven(event: Event) -> Event {
+    match event {
+        Event::Hang(mut hang) if hang.runtime.iter().any(|line| line.starts_with(runtimes::DEADLOCK)) => {
+            if hang.sure < Sure::Certain {
+                hang.why += "; the JVM itself finds a deadlock";
+                hang.sure = Sure::Certain;
+            }
+            Event::Hang(hang)
+        }
+        event => event,
+    }
+}
+
+/// Whether it is about monitors of a JVM, which then knows more of it.
+fn is_of_java(verdict: &Verdict) -> bool {
+    let of_java = |(_, how): &(Id, How)| matches!(how, How::Held { by: Runtime::Java, .. });
+    matches!(&verdict.why, Why::ClosedSet(members) if members.iter().any(of_java))
 }
 
 /// The verdict as an event, by what is known without the processes: no stack, and threads as the
@@ -84,7 +131,7 @@ pub(crate) fn without_stacks(
         Involved { pid: id.pid, tid: id.tid, comm, does, stack: Vec::new(), python: Vec::new(), note: None }
     };
     let threads = involved(verdict, facts, history).into_iter().take(STACKS).map(one).collect();
-    report(verdict, before, (facts, history), threads, (Vec::new(), &Names::default()))
+    report(verdict, before, (facts, history), threads, (Vec::new(), None, &Names::default()))
 }
 
 /// What a thread does, by the facts.
@@ -103,11 +150,11 @@ fn report(
     before: Option<(Sure, f64)>,
     (facts, history): (&Facts, &History),
     taken: Vec<Involved>,
-    (runtime, names): (Vec<String>, &Names),
+    (runtime, lock, names): (Vec<String>, Option<&Contention>, &Names),
 ) -> Event {
     let first = taken.first().map(|t| Id { pid: t.pid, tid: t.tid });
     let (pid, tid) = first.map_or((0, 0), |id| (id.pid, id.tid));
-    let mut why = sentence(verdict, facts, taken.first(), names);
+    let mut why = sentence(verdict, facts, taken.first(), (lock, names));
     if let Some((sure, ago)) = before {
         why += &format!(" (reported as a {sure} {ago:.1} s ago)").replace("a likely", "likely");
     }
@@ -119,6 +166,9 @@ fn report(
     let allowed = seconds(verdict.allowed);
     let marked = first.and_then(|id| history.processes.get(&id.pid)?.marked.innermost(id.tid)).map(str::to_owned);
     let ns = |time: Duration| time.as_nanos() as u64;
+    // Whatever rule found it: who computes all the while is busy.
+    let thread = first.and_then(|id| facts.threads.get(&id));
+    let is_busy = verdict.threads.is_empty() && thread.is_some_and(|t| t.computes_for(facts.now, COMPUTES));
     let (section, progress, usual, check_value, unit) = match &verdict.why {
         Why::Section { name, used: Some(used), usual, check } => {
             (Some(name.clone()), *used, *usual, *check, Unit::CpuNs)
@@ -127,7 +177,7 @@ fn report(
         _ => (marked, ns(since), usual(verdict).map(|s| ns(seconds(s))), ns(allowed), Unit::WaitNs),
     };
     Event::Hang(Box::new(Hang {
-        kind: kind(verdict),
+        kind: if is_busy { Kind::Busy } else { kind(verdict) },
         pid,
         tid,
         comm: first.and_then(|id| facts.threads.get(&id)).map_or_else(String::new, |t| t.comm.clone()),
@@ -164,35 +214,44 @@ fn seconds(s: f64) -> Duration {
 
 fn usual(verdict: &Verdict) -> Option<f64> {
     match &verdict.why {
-        Why::LoopLeft { longest, .. } | Why::Unanswered { longest, .. } => Some(*longest),
+        Why::LoopLeft { longest, .. } | Why::Unanswered { longest, .. } | Why::Owed { longest, .. } => Some(*longest),
         _ => None,
     }
 }
 
 /// The threads of a verdict, the one to blame first. Of a port without answers: threads of its
-/// process that are not where they wait for work, else its first one.
+/// process that run, then those that went to sleep since the request came, the first of them first,
+/// then others that are not where they wait for work. Its first thread is always among them.
 fn involved(verdict: &Verdict, facts: &Facts, history: &History) -> Vec<Id> {
     if !verdict.threads.is_empty() {
         return verdict.threads.clone();
     }
     let crate::judge::Key::Unanswered(pid, _) = verdict.key else { return Vec::new() };
     let of = facts.threads.range(Id { pid, tid: i32::MIN }..=Id { pid, tid: i32::MAX });
+    // A thread is seen to sleep, and a request to have come, within a scan of each other.
+    let before = |thread: &Thread| thread.since < verdict.since - ABOUT;
     let at_work = |(id, thread): &(&Id, &Thread)| {
         let at_home = history.threads.get(*id).is_some_and(|h| h.at_home);
-        !(at_home || thread.sleeps() && serves(&thread.sight))
+        !(at_home && before(thread) || thread.sleeps() && serves(&thread.sight))
     };
     let mut all: Vec<&Thread> = of.filter(at_work).map(|(_, t)| t).collect();
-    // One that runs first, then whoever sleeps longest.
-    all.sort_by(|a, b| a.sleeps().cmp(&b.sleeps()).then(a.since.total_cmp(&b.since)));
+    let order = |t: &Thread| (t.sleeps(), before(t));
+    all.sort_by(|a, b| order(a).cmp(&order(b)).then(a.since.total_cmp(&b.since)));
     let mut ids: Vec<Id> = all.into_iter().map(|t| t.id).take(SUSPECTS).collect();
-    if ids.is_empty() {
-        ids.push(Id { pid, tid: pid });
+    let first = Id { pid, tid: pid };
+    if !ids.contains(&first) {
+        ids.push(first);
     }
     ids
 }
 
 /// Why, in one sentence.
-fn sentence(verdict: &Verdict, facts: &Facts, first: Option<&Involved>, names: &Names) -> String {
+fn sentence(
+    verdict: &Verdict,
+    facts: &Facts,
+    first: Option<&Involved>,
+    (found, names): (Option<&Contention>, &Names),
+) -> String {
     let name = |id: &Id| {
         let comm = facts.threads.get(id).map_or("?", |t| &t.comm);
         format!("thread {} ({comm})", id.tid)
@@ -221,7 +280,17 @@ fn sentence(verdict: &Verdict, facts: &Facts, first: Option<&Involved>, names: &
         Why::LockHeld { waiter, waited, at: lock, holder, reader } => {
             let lock = names.lock(waiter.pid, *lock);
             let waits = format!("{} has been blocked on lock {lock} for {waited:.1} s", name(waiter));
-            match (holder, reader, first.and_then(|t| taken_twice(&t.stack))) {
+            // A handler that takes the lock again is known by its stack, whatever the lock.
+            if let (None, None, Some((first, function))) =
+                (holder, reader, first.and_then(|t| Some((t, taken_twice(&t.stack)?))))
+            {
+                return format!(
+                    "{waits}; {} waits for itself: a signal's handler interrupted it in {function} and takes the same \
+                     lock there again",
+                    name(&Id { pid: first.pid, tid: first.tid })
+                );
+            }
+            match (holder, reader, found.map(|lock| lock.holder)) {
                 (Some(holder), ..) => {
                     format!("{waits}, held by {}{}", name(holder), at.replacen(" in", " which is in", 1))
                 }
@@ -231,13 +300,26 @@ fn sentence(verdict: &Verdict, facts: &Facts, first: Option<&Involved>, names: &
                      waiting writer waits for itself",
                     name(reader)
                 ),
-                (None, None, Some(function)) => format!(
-                    "{waits}; {} waits for itself: a signal's handler interrupted it in {function} and takes the same \
-                     lock \
-                     there again",
-                    first.map(|t| name(&Id { pid: t.pid, tid: t.tid })).unwrap_or_default()
-                ),
-                (None, None, None) => format!("{waits}; its holder is not known"),
+                (None, None, Some(Holder::Named(Owner::Thread { pid, tid }))) => {
+                    format!("{waits}, held by {}", name(&Id { pid, tid }))
+                }
+                (None, None, Some(Holder::Named(Owner::Gone { tid }))) => {
+                    format!("{waits}, held by thread {tid}, which has exited")
+                }
+                (None, None, Some(Holder::Named(Owner::Forked { parent, tid }))) => {
+                    format!("{waits}, held by thread {tid} of process {parent} when this one was forked")
+                }
+                (None, None, Some(Holder::Readers { count })) => {
+                    let readers = if count == 1 { "a reader".to_owned() } else { format!("{count} readers") };
+                    format!("{waits}, held by {readers}")
+                }
+                (
+                    None,
+                    None,
+                    Some(Holder::Named(Owner::Unknown) | Holder::OwnHandler { .. } | Holder::Unknown) | None,
+                ) => {
+                    format!("{waits}; its holder is not known")
+                }
             }
         }
         Why::Section { name: section, used, usual, check } => {
@@ -262,6 +344,21 @@ fn sentence(verdict: &Verdict, facts: &Facts, first: Option<&Involved>, names: &
                     format!("{thread} has not run in section {section} for {since:.1} s: it {does}")
                 }
             }
+        }
+        Why::Owed { port, fd, waited, longest, back: (back, pids) } => {
+            let thread = verdict.threads.first().map(&name).unwrap_or_default();
+            let of = |what: &str| match pids.first() {
+                Some(pid) => format!("process {pid} at the other side {what}"),
+                None => "the other side is not a process of this machine that can be seen".to_owned(),
+            };
+            let back = of(match back {
+                Back::Stopped => "is stopped",
+                _ => "sleeps, and does nothing for it",
+            });
+            format!(
+                "{thread} has waited for an answer from port {port} at descriptor {fd} for {waited:.1} s (longest \
+                 before {longest:.1} s): {back}"
+            )
         }
         Why::Unanswered { port, requests, oldest, longest } => format!(
             "{requests} {} read at port {port} and not answered, the oldest for {oldest:.1} s (longest before \
@@ -290,7 +387,7 @@ fn closed(members: &[(Id, How)], sure: Sure, name: &dyn Fn(&Id) -> String, names
     let more = members.len().saturating_sub(SHOWN);
     let more = if more > 0 { format!("; and {more} more") } else { String::new() };
     let nobody = if members.len() == 1 { "nobody else can end that" } else { "only these could wake each other" };
-    let is_open = |(_, how): &(Id, How)| matches!(how, How::Lock { is_open: true, .. });
+    let is_open = |(_, how): &(Id, How)| how.is_open();
     let unless = if sure < Sure::Certain && members.iter().any(is_open) {
         ", unless another thread unlocks what it did not lock"
     } else {
@@ -311,6 +408,8 @@ fn what(of: Id, how: How, names: &Names) -> String {
         How::ForkedLock { at, owner } => {
             format!("lock {}, which thread {owner} held when the process was forked from its own", lock(at))
         }
+        How::Held { by, at, owner, .. } if owner == of.tid => format!("{} {at:#x}, which it holds itself", lock_of(by)),
+        How::Held { by, at, owner, .. } => format!("{} {at:#x} held by thread {owner}", lock_of(by)),
         How::Join(tid) => format!("the end of thread {tid}"),
         How::Word(at) => format!("a wake-up at {at:#x}"),
         How::Read(fd) => format!("input at descriptor {fd}"),
@@ -321,6 +420,14 @@ fn what(of: Id, how: How, names: &Names) -> String {
     }
 }
 
+/// What a runtime calls its locks.
+fn lock_of(runtime: Runtime) -> &'static str {
+    match runtime {
+        Runtime::Java => "Java monitor",
+        Runtime::Python => "Python lock",
+    }
+}
+
 /// Who waits for whom, as far as it is known.
 fn cycle(verdict: &Verdict, facts: &Facts, names: &Names) -> Vec<Edge> {
     let Why::ClosedSet(members) = &verdict.why else { return Vec::new() };
@@ -328,6 +435,7 @@ fn cycle(verdict: &Verdict, facts: &Facts, names: &Names) -> Vec<Edge> {
         let Wakers::Only { threads, processes, how } = wakers(facts, facts.threads.get(id)?) else { return None };
         let waits_for = match how {
             How::Lock { at, .. } => format!("mutex {}", names.lock(id.pid, at)),
+            How::Held { by, at, .. } => format!("{} {at:#x}", lock_of(by)),
             How::Join(tid) => format!("end of thread {tid}"),
             How::Read(fd) => format!("input at descriptor {fd}"),
             How::Write(fd) => format!("room at descriptor {fd}"),

@@ -135,6 +135,11 @@ impl Reports {
         self.claimed.contains(&id) || self.hangs.iter().any(|hang| hang.threads.contains(&id))
     }
 
+    /// The hang of this key was reported as surer than its verdict: the runtime itself proves it.
+    pub fn proven(&mut self, key: Key, sure: Sure) {
+        self.hangs.iter_mut().filter(|hang| hang.verdict.key == key).for_each(|hang| hang.verdict.sure = sure);
+    }
+
     /// The hang of this key was reported with this thread as the first.
     pub fn begins_with(&mut self, key: Key, id: Id) {
         for hang in self.hangs.iter_mut().filter(|hang| hang.verdict.key == key) {
@@ -171,7 +176,7 @@ impl Hang {
 /// Processes that a verdict is about.
 fn processes(verdict: &Verdict) -> BTreeSet<i32> {
     let of_key = match verdict.key {
-        Key::Closed(id) | Key::Left(id) | Key::Held(id) | Key::Section(id, _) => id.pid,
+        Key::Closed(id) | Key::Left(id) | Key::Held(id) | Key::Owed(id) | Key::Section(id, _) => id.pid,
         Key::HeldAt(pid, _) | Key::Unanswered(pid, _) => pid,
     };
     verdict.threads.iter().map(|id| id.pid).chain([of_key]).collect()

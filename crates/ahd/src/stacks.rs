@@ -1,9 +1,10 @@
 //! Stacks of threads, taken for a report.
 
 use crate::event::Involved;
-use crate::runtimes;
 use orbit_inspect::python;
-use orbit_inspect::stacks::{End, Frame, How, ThreadStack, Unwinder, of_c_library};
+use orbit_inspect::runtimes;
+use orbit_inspect::stacks::fold::is_of_system;
+use orbit_inspect::stacks::{End, Frame, How, ThreadStack, Unwinder};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Takes stacks of threads; files once parsed are kept, a process at a time.
@@ -104,14 +105,9 @@ fn of_interpreter(pid: i32) -> Result<Vec<python::PyThread>, String> {
     }
 }
 
-/// The function to blame in a stack: the innermost that is not the C library's or Rust's own, with
-/// its place.
+/// The function to blame in a stack: the innermost that is the program's own, with its place.
 pub fn place(stack: &[Frame]) -> String {
-    let system = |f: &Frame| {
-        let library = f.file.as_deref().is_some_and(|s| s.starts_with("/rustc/") || s.contains("/lib/rustlib/src/"));
-        library || of_c_library(&f.module) || f.module == "[vdso]"
-    };
-    match stack.iter().find(|f| !system(f) && f.function.is_some()).or(stack.first()) {
+    match stack.iter().find(|f| !is_of_system(f) && f.function.is_some()).or(stack.first()) {
         Some(f) => f.to_string(),
         None => "code that could not be seen".into(),
     }

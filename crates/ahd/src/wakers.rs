@@ -4,7 +4,7 @@
 //! holders of locks. Promises: where it cannot be known it says [`Wakers::World`]: nothing is
 //! concluded from a guess at the threads there. Pure.
 
-use crate::facts::{Access, Ends, Facts, Id, Peer, Thread, Unsure, WaitFacts};
+use crate::facts::{Access, Ends, Facts, Id, Peer, Runtime, Thread, Unsure, WaitFacts};
 use crate::history::futex_op;
 use std::collections::BTreeSet;
 
@@ -40,6 +40,17 @@ pub enum How {
         /// kind does not check that.
         is_open: bool,
     },
+    /// A lock of a runtime's own, whose memory names the holder.
+    Held {
+        /// Whose kind it is of.
+        by: Runtime,
+        /// Its address.
+        at: u64,
+        /// The thread that holds it.
+        owner: i32,
+        /// The owner waits for it itself, and any other thread could release it.
+        is_open: bool,
+    },
     /// A lock that was held when the process was forked, by a thread that the process does not
     /// have.
     ForkedLock {
@@ -67,7 +78,12 @@ pub enum How {
 impl How {
     /// Whether the holder's name stands where the program or the kernel keeps it.
     pub fn is_exact(self) -> bool {
-        matches!(self, How::Lock { .. } | How::Join(_))
+        matches!(self, How::Lock { .. } | How::Held { .. } | How::Join(_))
+    }
+
+    /// Whether its owner waits for it itself, or has ended, and any other thread could unlock it.
+    pub fn is_open(self) -> bool {
+        matches!(self, How::Lock { is_open: true, .. } | How::Held { is_open: true, .. })
     }
 
     /// Whether it depends on the holders of pipes and sockets.
@@ -105,6 +121,12 @@ pub fn wakers(facts: &Facts, thread: &Thread) -> Wakers {
     // wait.
     if unsure.contains(&Unsure::SharedMemory) || wait.tl {
         return Wakers::World;
+    }
+    // A runtime's lock is known by the runtime's memory, also where its waiters sleep by the clock
+    // in between.
+    if let Some((held, at, holder)) = facts.held_lock(thread) {
+        let is_open = holder == thread.id && held.by == Runtime::Python;
+        return only(vec![holder], How::Held { by: held.by, at, owner: holder.tid, is_open });
     }
     match sight.nr {
         libc::SYS_futex => of_futex(facts, thread, wait),

@@ -167,6 +167,9 @@ impl Watcher {
                     let event = self.explainer.explain(&verdict, before, known, &mut |id: Id| stopped.push(id));
                     stopped.into_iter().for_each(|id| self.note_stop(id));
                     if let Event::Hang(hang) = &event {
+                        if hang.sure > verdict.sure {
+                            self.reports.proven(verdict.key, hang.sure);
+                        }
                         self.reports.begins_with(verdict.key, Id { pid: hang.pid, tid: hang.tid });
                     }
                     hand(event);

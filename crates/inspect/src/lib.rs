@@ -5,7 +5,8 @@
 //! and rings of threads that wait for each other ([`rings`]).
 //!
 //! Promises: the watched process is stopped only by [`stacks::Unwinder::capture`], one thread at a
-//! time, and that time is measured and reported. Nothing in it is written. Whatever it holds in its
+//! time, and that time is measured and reported. Nothing in it is written; a JVM alone is asked for
+//! its threads, where [`runtimes`] is ([`runtimes::java`]). Whatever it holds in its
 //! memory and files, be it rubbish made to do harm, the reader neither crashes nor hangs nor grows
 //! without bound: each read has a limit and each chain a length. What is not certain says so, by
 //! [`Sure`].
@@ -28,11 +29,13 @@ mod family;
 pub mod functions;
 pub mod globals;
 pub mod goroutines;
+pub mod java;
 mod maps;
 mod memory;
 mod procfs;
 pub mod python;
 pub mod rings;
+pub mod runtimes;
 pub mod stacks;
 pub mod waits;
 

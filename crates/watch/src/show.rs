@@ -8,7 +8,7 @@
 //! escapes of its own.
 
 use super::detector::About;
-use orbit_ahd::{Event, Hang, Kind, Unit};
+use orbit_ahd::{Event, Hang, Involved, Kind, Unit, fold};
 use orbit_console::harmless::Harmless;
 use orbit_console::out::{BAD, FAINT, GOOD, HEAD, WARN};
 use orbit_console::time::rfc3339;
@@ -16,8 +16,8 @@ use serde_json::{Value, json};
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
-/// Frames of a stack in text; JSON has all.
-const MAX_SHOWN_FRAMES: usize = 12;
+/// Lines of a stack in text; JSON has all frames.
+const MAX_SHOWN_LINES: usize = 8;
 
 /// CPU time of a process from which on the text names sections that no thread entered, ns.
 const NAME_UNUSED_AFTER_CPU_NS: u64 = 100_000_000;
@@ -133,19 +133,26 @@ fn hang(to: &mut impl Write, h: &Hang) -> io::Result<()> {
         writeln!(to, "  in section {}", Harmless(section))?;
     }
     writeln!(to, "  {FAINT}{}{FAINT:#}", figures(h))?;
-    for t in &h.threads {
+    for (nth, t) in h.threads.iter().enumerate() {
         let (comm, does) = (Harmless(&t.comm), Harmless(&t.does));
         writeln!(to, "  {HEAD}thread {} ({comm}){HEAD:#} of process {} {does}", t.tid, t.pid)?;
+        let places = |t: &Involved| t.stack.iter().map(|f| f.address).collect::<Vec<u64>>();
+        let same = |other: &&Involved| !t.stack.is_empty() && places(other) == places(t) && other.python == t.python;
+        if let Some(other) = h.threads[..nth].iter().find(same) {
+            writeln!(to, "      {FAINT}with the stack of thread {}{FAINT:#}", other.tid)?;
+            continue;
+        }
         for f in &t.python {
             let line = f.line.map_or_else(String::new, |l| format!(":{l}"));
             let (function, file) = (Harmless(&f.function), Harmless(&f.file));
             writeln!(to, "      {function} at {file}{line} {FAINT}(Python){FAINT:#}")?;
         }
-        for f in t.stack.iter().take(MAX_SHOWN_FRAMES) {
-            writeln!(to, "      {}", Harmless(f))?;
+        let (lines, left) = fold::shown(&t.stack, MAX_SHOWN_LINES);
+        for line in lines {
+            writeln!(to, "      {}", Harmless(line))?;
         }
-        if t.stack.len() > MAX_SHOWN_FRAMES {
-            writeln!(to, "      {FAINT}and {} more frames{FAINT:#}", t.stack.len() - MAX_SHOWN_FRAMES)?;
+        if left > 0 {
+            writeln!(to, "      {FAINT}and {left} more frames{FAINT:#}")?;
         }
         if let Some(note) = &t.note {
             writeln!(to, "      {FAINT}{}{FAINT:#}", Harmless(note))?;

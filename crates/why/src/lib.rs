@@ -5,6 +5,7 @@
 //! | file | what it owns |
 //! |---|---|
 //! | `sample` | reading the process |
+//! | `runtime` | what its own runtime says: goroutines, monitors, Python's locks |
 //! | `groups` | threads of the same state together (pure) |
 //! | `show` | text and JSON |
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
@@ -12,6 +13,7 @@
 #![cfg(all(target_os = "linux", target_arch = "x86_64"))]
 
 mod groups;
+mod runtime;
 mod sample;
 mod show;
 
@@ -28,7 +30,7 @@ Examples:
   orbit why $(pidof server)
 
 Each thread is stopped for some 50 us to copy its stack; nothing in the process is changed.
-It takes the same user, or CAP_SYS_PTRACE.";
+A JVM is asked for its threads as jstack asks it. It takes the same user, or CAP_SYS_PTRACE.";
 
 /// Shows what the threads of a process do or wait for now, which threads hold that, and their
 /// stacks.

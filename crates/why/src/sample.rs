@@ -3,6 +3,7 @@
 //! Waits are read before the stacks, for a stop may end a wait. All text that the process chooses
 //! is made harmless when it is shown.
 
+use crate::runtime::Runtime;
 use orbit_inspect::contention::{Contention, Holder, Waiter, contentions};
 use orbit_inspect::rings::{Ring, RingWatch};
 use orbit_inspect::stacks::{Frame, Unwinder};
@@ -23,6 +24,8 @@ pub(crate) struct Sample {
     pub(crate) rings: Vec<Ring>,
     /// The locks that threads wait for, and the variable that each is, where a symbol says so.
     pub(crate) locks: Vec<(Contention, Option<String>)>,
+    /// What its own runtime says.
+    pub(crate) runtime: Runtime,
     /// Command lines of processes at the other ends.
     pub(crate) commands: BTreeMap<i32, String>,
     /// What could not be read, in sentences.
@@ -45,6 +48,7 @@ impl Sample {
         };
         let computes = |thread: &Thread| thread.is_busy() && thread.runnable >= Sample::NO_PAUSE;
         !self.rings.is_empty()
+            || !self.runtime.rings().is_empty()
             || self.locks.iter().any(|(lock, _)| never_free(lock))
             || self.threads.iter().any(computes)
     }
@@ -93,7 +97,9 @@ pub(crate) fn take(pid: i32, interval: Duration) -> Result<Sample, Error> {
     let elapsed = began.elapsed();
     let rings = RingWatch::new(&[pid])?.scan();
     let waits: Vec<(i32, Wait)> = found.iter().map(|thread| (thread.tid, watched.wait_of(thread.tid))).collect();
-    let mut stacks = stacks(pid, &mut lacks)?;
+    let mut unwinder = Unwinder::new(pid)?;
+    let runtime = Runtime::of(pid, &waits, &mut watched, &mut unwinder, &mut lacks);
+    let mut stacks = stacks(&mut unwinder, &mut lacks);
     let mut pythons = python_frames(pid, &mut lacks);
     let mut threads = Vec::new();
     for (state, (tid, wait)) in found.into_iter().zip(waits) {
@@ -103,7 +109,10 @@ pub(crate) fn take(pid: i32, interval: Duration) -> Result<Sample, Error> {
         let (cpu, delayed) = before.get(&tid).copied().unwrap_or((state.cpu_ns, state.delayed_ns));
         let (used, waited) = (state.cpu_ns.saturating_sub(cpu), state.delayed_ns.saturating_sub(delayed));
         let share = |time: u64| time as f64 / elapsed.as_nanos() as f64;
-        let (holder, peers) = (holder(&wait), peers(&wait));
+        let by_runtime = runtime.edge(tid).map(|edge| (pid, edge.holder));
+        let (holder, peers) = (by_runtime.or_else(|| holder(&wait)), peers(&wait));
+        let in_ring = |ring: &Vec<&crate::runtime::Edge>| ring.iter().any(|edge| edge.waiter == tid);
+        let by_runtime = runtime.rings().iter().any(in_ring);
         threads.push(Thread {
             tid,
             name: state.comm,
@@ -113,7 +122,7 @@ pub(crate) fn take(pid: i32, interval: Duration) -> Result<Sample, Error> {
             peers,
             frames: stacks.remove(&tid).unwrap_or_default(),
             python: pythons.remove(&tid).unwrap_or_default(),
-            in_ring: rings.iter().any(|ring| ring.members.iter().any(|member| member.tid == tid)),
+            in_ring: by_runtime || rings.iter().any(|ring| ring.members.iter().any(|member| member.tid == tid)),
             waits_for_itself: false,
             wait,
         });
@@ -126,7 +135,7 @@ pub(crate) fn take(pid: i32, interval: Duration) -> Result<Sample, Error> {
     let others =
         threads.iter().flat_map(|thread| thread.peers.iter().copied().chain(thread.holder.map(|(pid, _)| pid)));
     let commands = others.filter(|other| *other != pid).map(|other| (other, command(other))).collect();
-    Ok(Sample { pid, at: SystemTime::now(), command: command(pid), threads, rings, locks, commands, lacks })
+    Ok(Sample { pid, at: SystemTime::now(), command: command(pid), threads, rings, locks, runtime, commands, lacks })
 }
 
 /// The locks that threads wait for, with names.
@@ -158,8 +167,7 @@ fn times(watched: &mut Watched) -> BTreeMap<i32, (u64, u64)> {
     watched.scan().into_iter().map(|thread| (thread.tid, (thread.cpu_ns, thread.delayed_ns))).collect()
 }
 
-fn stacks(pid: i32, lacks: &mut Vec<String>) -> Result<BTreeMap<i32, Vec<Frame>>, Error> {
-    let mut unwinder = Unwinder::new(pid)?;
+fn stacks(unwinder: &mut Unwinder, lacks: &mut Vec<String>) -> BTreeMap<i32, Vec<Frame>> {
     if let Err(error) = unwinder.prepare() {
         lacks.push(error.to_string());
     }
@@ -167,7 +175,7 @@ fn stacks(pid: i32, lacks: &mut Vec<String>) -> Result<BTreeMap<i32, Vec<Frame>>
     lacks.extend(
         stacks.iter().filter(|stack| stack.frames.is_empty()).filter_map(|s| Some(s.error.as_ref()?.to_string())),
     );
-    Ok(stacks.into_iter().map(|stack| (stack.tid, stack.frames)).collect())
+    stacks.into_iter().map(|stack| (stack.tid, stack.frames)).collect()
 }
 
 fn python_frames(pid: i32, lacks: &mut Vec<String>) -> BTreeMap<i32, Vec<String>> {

@@ -6,11 +6,12 @@ use orbit_console::harmless::Harmless;
 use orbit_console::out::{BAD, FAINT, HEAD, WARN};
 use orbit_console::time::rfc3339;
 use orbit_inspect::contention::{Contention, Holder};
+use orbit_inspect::stacks::fold;
 use orbit_inspect::waits::{FutexKind, Owner};
 use serde_json::{Value, json};
 use std::io::{self, Write};
 
-/// Frames of a stack that people are shown; scripts get all.
+/// Lines of a stack that people are shown; scripts get all its frames.
 const SHOWN: usize = 16;
 /// Threads of a group that are named.
 const NAMED: usize = 8;
@@ -24,14 +25,27 @@ pub(crate) fn text(to: &mut impl Write, sample: &Sample) -> io::Result<()> {
     for ring in &sample.rings {
         writeln!(to, "{BAD}deadlock:{BAD:#} {}", Harmless(ring))?;
     }
+    for ring in sample.runtime.rings() {
+        let waits: Vec<String> = ring.iter().map(|edge| format!("thread {} waits for {edge}", edge.waiter)).collect();
+        writeln!(to, "{BAD}deadlock:{BAD:#} {} (certain)", waits.join("; "))?;
+    }
     for (lock, name) in &sample.locks {
         writeln!(to, "{BAD}lock:{BAD:#} {}", Harmless(sentence(lock, name.as_deref())))?;
+    }
+    if let Some(holder) = sample.runtime.gil {
+        writeln!(to, "Python's global lock (GIL) is held by thread {holder}")?;
     }
     for group in groups(threads) {
         let members: Vec<&Thread> = group.iter().map(|place| &threads[*place]).collect();
         writeln!(to)?;
         heads(to, sample, &members)?;
         frames(to, members[0])?;
+    }
+    if !sample.runtime.says.is_empty() {
+        writeln!(to, "\n{HEAD}its runtime says:{HEAD:#}")?;
+    }
+    for line in &sample.runtime.says {
+        writeln!(to, "    {}", Harmless(line))?;
     }
     for lack in &sample.lacks {
         writeln!(to, "{WARN}not seen:{WARN:#} {}", Harmless(lack))?;
@@ -78,7 +92,10 @@ fn heads(to: &mut impl Write, sample: &Sample, members: &[&Thread]) -> io::Resul
         write!(to, "{HEAD}thread {}{HEAD:#} ({}) ", thread.tid, Harmless(&thread.name))?;
         match thread.is_busy() {
             true => write!(to, "uses {:.0} % of a CPU", thread.cpu * 100.0)?,
-            false => write!(to, "waits for {}", Harmless(&thread.wait))?,
+            false => match sample.runtime.edge(thread.tid) {
+                Some(edge) => write!(to, "waits for {edge}")?,
+                None => write!(to, "waits for {}", Harmless(&thread.wait))?,
+            },
         }
         let others = thread.peers.iter().copied().chain(thread.holder.map(|(pid, _)| pid));
         for other in others.filter(|other| *other != sample.pid) {
@@ -98,13 +115,14 @@ fn frames(to: &mut impl Write, thread: &Thread) -> io::Result<()> {
     for line in thread.python.iter().take(SHOWN) {
         writeln!(to, "    {} (Python)", Harmless(line))?;
     }
-    for (place, frame) in thread.frames.iter().take(SHOWN).enumerate() {
-        writeln!(to, "    {FAINT}{place:>2}{FAINT:#} {}", Harmless(frame))?;
+    let (lines, left) = fold::shown(&thread.frames, SHOWN);
+    for (place, line) in lines.iter().enumerate() {
+        writeln!(to, "    {FAINT}{place:>2}{FAINT:#} {}", Harmless(line))?;
     }
-    match thread.frames.len() {
-        0 => writeln!(to, "    {FAINT}its stack could not be read{FAINT:#}"),
-        n if n > SHOWN => writeln!(to, "    {FAINT}and {} more frames{FAINT:#}", n - SHOWN),
-        _ => Ok(()),
+    match left {
+        _ if thread.frames.is_empty() => writeln!(to, "    {FAINT}its stack could not be read{FAINT:#}"),
+        0 => Ok(()),
+        n => writeln!(to, "    {FAINT}and {n} more frames{FAINT:#}"),
     }
 }
 
@@ -115,6 +133,15 @@ pub(crate) fn json(sample: &Sample) -> Value {
         .iter()
         .map(|group| group.iter().map(|place| sample.threads[*place].tid).collect())
         .collect();
+    let edge = |edge: &crate::runtime::Edge| {
+        let text = edge.to_string();
+        json!({"tid": edge.waiter, "lock": edge.at, "kind": edge.kind, "holder": edge.holder, "text": text})
+    };
+    let of_runtime = sample.runtime.rings().into_iter().map(|ring| {
+        let tids: Vec<i32> = ring.iter().map(|edge| edge.waiter).collect();
+        let text: Vec<String> = ring.iter().map(|edge| format!("thread {} waits for {edge}", edge.waiter)).collect();
+        json!({"tids": tids, "sure": "certain", "text": text.join("; ")})
+    });
     let ring = |ring: &orbit_inspect::rings::Ring| {
         let tids: Vec<i32> = ring.members.iter().map(|member| member.tid).collect();
         json!({"tids": tids, "sure": ring.sure.to_string(), "text": ring.to_string()})
@@ -123,7 +150,10 @@ pub(crate) fn json(sample: &Sample) -> Value {
         "pid": sample.pid,
         "time": rfc3339(sample.at),
         "command": sample.command,
-        "deadlocks": sample.rings.iter().map(ring).collect::<Vec<_>>(),
+        "deadlocks": sample.rings.iter().map(ring).chain(of_runtime).collect::<Vec<_>>(),
+        "runtime": sample.runtime.says,
+        "runtime_locks": sample.runtime.edges.iter().map(edge).collect::<Vec<_>>(),
+        "global_lock": sample.runtime.gil,
         "locks": sample.locks.iter().map(|(lock, name)| {
             let holder = match lock.holder {
                 Holder::Named(Owner::Thread { tid, .. }) | Holder::OwnHandler { tid } => Some(tid),

@@ -10,7 +10,7 @@ mod gates;
 mod record;
 
 pub use ends::{Access, Ends, Peer};
-pub use record::{Cell, Connection, Record, Sight, Unsure, VERSION, WaitFacts};
+pub use record::{Back, Cell, Connection, Record, Runtime, Sight, SocketUse, Unsure, VERSION, WaitFacts};
 
 use crate::history::waits_for_lock;
 use crate::wakers::chain_end;
@@ -46,6 +46,23 @@ pub struct Process {
     pub thread_ended: f64,
     /// A lock of it was seen to be released by another thread than its owner.
     pub has_gates: bool,
+    /// What the other sides of its connections did, by descriptor: when that was read, s, and which
+    /// processes have it.
+    pub backs: BTreeMap<i32, (f64, Back, Vec<i32>)>,
+    /// What its runtime's memory said of locks, once that was read.
+    pub held: Option<HeldLocks>,
+}
+
+/// What a runtime's memory says of its locks. It is not read at one moment: it counts for threads
+/// that slept before, and are still seen to in a later scan.
+#[derive(Clone, Debug, PartialEq)]
+pub struct HeldLocks {
+    /// When it was read, s.
+    pub t: f64,
+    /// The runtime.
+    pub by: Runtime,
+    /// Address and holder of the lock that a thread waits for, by the thread.
+    pub locks: BTreeMap<i32, (u64, i32)>,
 }
 
 /// A thread.
@@ -70,6 +87,8 @@ pub struct Thread {
     /// Since when it could run and was not seen to get any CPU, s; nothing once it does, for then
     /// the kernel has counted it.
     pub starved_since: Option<f64>,
+    /// Since when it has used, or waited for, a CPU without a pause worth the name, s.
+    pub busy_since: Option<f64>,
     /// The thread at the end of the chain of holders it waits for, and what that had lost when it
     /// was first known to be.
     pub owed_by: Option<(Id, f64)>,
@@ -96,6 +115,11 @@ impl Thread {
     /// Whether the call that it is in waits for a lock.
     pub fn waits_for_lock(&self) -> bool {
         waits_for_lock(&self.sight) && !self.wait.as_ref().is_some_and(WaitFacts::is_condition_variable)
+    }
+
+    /// Whether it has computed without a pause for so long.
+    pub fn computes_for(&self, now: f64, seconds: f64) -> bool {
+        self.busy_since.is_some_and(|since| now - since >= seconds)
     }
 
     /// Whether it has been asleep in the same call for so long, and what it waits for is known.
@@ -136,6 +160,9 @@ pub enum Seen {
     Same,
 }
 
+/// A thread that uses, or waits for, a CPU for this share of the time computes without a pause.
+const BUSY_SHARE: f64 = 0.8;
+
 /// CPU time that a stop by the watcher may cost a thread, ns.
 const STIRS_NS: u64 = 10_000_000;
 
@@ -163,6 +190,17 @@ impl Facts {
                 if let Some(process) = self.processes.get_mut(p) {
                     let since = |fd: &i32| (*fd, process.ready.get(fd).copied().unwrap_or(*t));
                     process.ready = fds.iter().map(since).collect();
+                }
+            }
+            Record::Held { t, p, by, e } => {
+                if let Some(process) = self.processes.get_mut(p) {
+                    let locks = e.iter().map(|&(waiter, at, holder)| (waiter, (at, holder))).collect();
+                    process.held = Some(HeldLocks { t: *t, by: *by, locks });
+                }
+            }
+            Record::Back { t, p, fd, s, q } => {
+                if let Some(process) = self.processes.get_mut(p) {
+                    process.backs.insert(*fd, (*t, *s, q.clone()));
                 }
             }
             Record::Gone { t, p, i } => self.gone(Id { pid: *p, tid: *i }, *t),
@@ -235,6 +273,7 @@ impl Facts {
                 stopped: false,
                 halted: 0.0,
                 starved_since: None,
+                busy_since: None,
                 owed_by: None,
                 left_lock: None,
             };
@@ -253,6 +292,9 @@ impl Facts {
         } else {
             None
         };
+        let wanted = (sight.run.saturating_sub(old.run) + sight.wt.saturating_sub(old.wt)) as f64 / 1e9;
+        let is_busy = sight.st != 'S' && wanted >= BUSY_SHARE * (sight.t - old.t);
+        thread.busy_since = if is_busy { thread.busy_since.or(Some(old.t)) } else { None };
         let same_call = (old.nr, old.a0, old.pc) == (sight.nr, sight.a0, sight.pc) && old.st == 'S' && sight.st == 'S';
         // Of one that is awake the kernel does not say where it is.
         let same_place = old.sp == sight.sp || sight.st != 'S' && sight.sp == 0;
@@ -274,6 +316,8 @@ impl Facts {
         if sight.exec != 0 {
             thread.left_lock = None;
             process.has_gates = false;
+            process.held = None;
+            process.backs.clear();
             return (Seen::Exec, Some(old));
         }
         thread.left_lock = left_lock.or(thread.left_lock);
@@ -297,16 +341,26 @@ impl Facts {
         }
     }
 
-    /// For how long threads of a process that could run have got no CPU by now, all together, s.
+    /// For how long a thread of a process that could run has got no CPU by now, s.
     pub fn starves(&self, pid: i32) -> f64 {
         let of = self.threads.range(Id { pid, tid: i32::MIN }..=Id { pid, tid: i32::MAX });
-        of.filter_map(|(_, thread)| thread.starved_since).map(|since| (self.now - since).max(0.0)).sum()
+        of.filter_map(|(_, thread)| thread.starved_since).map(|since| self.now - since).fold(0.0, f64::max)
     }
 
     /// Whether a thread of a process used the CPU, or could have, when it was seen last.
     pub fn runs(&self, pid: i32) -> bool {
         let of = self.threads.range(Id { pid, tid: i32::MIN }..=Id { pid, tid: i32::MAX });
         of.map(|(_, thread)| thread).any(|thread| thread.sight.st == 'R')
+    }
+
+    /// The lock of its runtime's that a sleeping thread waits for, with its holder and when that
+    /// was read: before the last scan, and since the thread came to rest.
+    pub fn held_lock(&self, thread: &Thread) -> Option<(&HeldLocks, u64, Id)> {
+        let held = self.processes.get(&thread.id.pid)?.held.as_ref()?;
+        let is_known = thread.sleeps() && thread.since <= held.t && held.t < self.now;
+        let &(at, holder) = held.locks.get(&thread.id.tid).filter(|_| is_known)?;
+        let holder = Id { pid: thread.id.pid, tid: holder };
+        self.threads.contains_key(&holder).then_some((held, at, holder))
     }
 
     /// The thread that a process means by an id in its own memory.

@@ -124,6 +124,32 @@ pub enum Record {
         /// Each thread in each section.
         c: Vec<Cell>,
     },
+    /// Locks that a runtime's memory says threads wait for: thread, address, holder.
+    #[serde(rename = "held")]
+    Held {
+        /// When.
+        t: f64,
+        /// Process.
+        p: i32,
+        /// Whose locks these are.
+        by: Runtime,
+        /// Each.
+        e: Vec<(i32, u64, i32)>,
+    },
+    /// What the other side of a connection does, on which a thread waits for an answer.
+    #[serde(rename = "back")]
+    Back {
+        /// When.
+        t: f64,
+        /// Process.
+        p: i32,
+        /// Its descriptor.
+        fd: i32,
+        /// What the other side does.
+        s: Back,
+        /// Processes that have it.
+        q: Vec<i32>,
+    },
     /// A thread has ended.
     #[serde(rename = "gone")]
     Gone {
@@ -302,9 +328,51 @@ impl WaitFacts {
 /// before, ns.
 pub type Cell = (i32, usize, u32, [u32; 7], u64, u64);
 
-/// A TCP socket: descriptor, own port, peer's port, whether it listens, ms since data came in, ms
+/// A TCP socket: descriptor, own port, peer's port, a [`SocketUse`], ms since data came in, ms
 /// since data went out, bytes in, bytes out that were acknowledged, bytes not read yet, state.
 pub type Connection = (i32, u16, u16, u8, u32, u32, u64, u64, i64, u8);
+
+/// What the other side of a connection does. Of several processes that have it, the first of this
+/// list counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Back {
+    /// It runs, or could.
+    Works,
+    /// It waits for events, of this connection too: it has read what there was.
+    Serves,
+    /// A thread of it sleeps by the clock.
+    Naps,
+    /// It sleeps, in something else.
+    Waits,
+    /// It is not on this machine, or cannot be seen.
+    Unknown,
+    /// All its threads are stopped.
+    Stopped,
+}
+
+/// A runtime that keeps locks of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Runtime {
+    /// HotSpot's monitors.
+    Java,
+    /// Python's locks.
+    Python,
+}
+
+/// What a TCP socket is for, in a [`Connection`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SocketUse {
+    /// A connection, of which it is not known which side opened it.
+    Unclear = 0,
+    /// It listens.
+    Listens = 1,
+    /// A connection that came in: somebody listens on its own port.
+    CameIn = 2,
+    /// A connection that was opened here: its peer's port is one that somebody listens on.
+    Opened = 3,
+}
 
 /// Why the threads that could end a wait of a process cannot be known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]

@@ -9,8 +9,10 @@ mod home;
 mod port;
 
 pub use habit::{Habit, Places, Stamp};
-pub use home::{Home, futex_op, home, naps, serves, takes_events, waits_for_lock};
-pub use port::{Port, Ports, Waiting};
+pub use home::{Home, futex_op, home, naps, reads, serves, takes_events, waits_for_lock};
+pub use port::{FIRST_CHOSEN, Port, Ports, Waiting};
+
+use port::listened;
 
 use crate::facts::{Facts, Id, Record, Seen};
 use crate::limits::Limits;
@@ -25,8 +27,11 @@ const DUE: u64 = 30_000_000;
 pub struct Learnt {
     /// Homes that its threads share.
     shared: Places,
-    /// Time that its threads have waited for a CPU, all together, ns.
+    /// Time that one of its threads has waited for a CPU, in each scan the one that waited longest,
+    /// ns: no single thread has lost more.
     pub queue: u64,
+    /// The longest wait of a thread in this scan, ns.
+    queued: u64,
     /// Its ports.
     pub ports: Ports,
     /// Its sections.
@@ -61,11 +66,21 @@ impl History {
                 let learnt = self.processes.entry(id.pid).or_default();
                 let lost = facts.threads.get(&id).map_or(0.0, |thread| thread.lost(new.t));
                 self.threads.entry(id).or_default().saw(old.as_ref(), new, lost, &mut learnt.shared);
-                learnt.queue += old.map_or(0, |old| new.wt.saturating_sub(old.wt));
+                learnt.queued = learnt.queued.max(old.map_or(0, |old| new.wt.saturating_sub(old.wt)));
             }
             Record::Connections { t, p, c } => {
+                // A connection may have come in at a port that another process listens on: its
+                // parent, or one that passed it on.
+                let mut served = listened(c);
+                let others = self.processes.iter().filter(|(pid, _)| *pid != p);
+                served.extend(others.flat_map(|(_, learnt)| learnt.ports.listened()));
                 let learnt = self.processes.entry(*p).or_default();
-                learnt.ports.saw(*t, learnt.queue, c);
+                learnt.ports.saw(*t, learnt.queue, c, &served);
+            }
+            Record::Tick { .. } => {
+                for learnt in self.processes.values_mut() {
+                    learnt.queue += std::mem::take(&mut learnt.queued);
+                }
             }
             Record::Marks { t, p, n, c } => self.processes.entry(*p).or_default().marked.saw(*t, n, c),
             Record::Gone { p, i, .. } => {

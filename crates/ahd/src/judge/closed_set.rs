@@ -1,13 +1,13 @@
 //! Closed set: sleeping threads, each of which only others of them could wake. Nobody outside can
 //! end it, so it lasts for ever.
 //!
-//! Certain where all waits are for locks and the ends of threads, whose memory names the holder; a
-//! ring of locks needs no time to be sure, only two scans between which nobody ran, whoever else
-//! waits for its threads. Else likely, after [`Limits::still`] seconds: a signal's handler that the
-//! process has could still end all other waits, so those count only where it catches none but those
-//! of runtimes. A guess, and likely once it lasts, where a lock's owner waits for it itself or has
-//! ended while other threads of the process could unlock it: old programs use such a lock as a
-//! gate.
+//! Certain where all waits are for locks and the ends of threads, whose memory, or that of the
+//! runtime, names the holder; a ring of locks needs no time to be sure, only two scans between
+//! which nobody ran, whoever else waits for its threads. Else likely, after [`Limits::still`]
+//! seconds: a signal's handler that the process has could still end all other waits, so those count
+//! only where it catches none but those of runtimes. A guess, and likely once it lasts, where a
+//! lock's owner waits for it itself or has ended while other threads of the process could unlock
+//! it: old programs use such a lock as a gate.
 
 use super::{Key, Verdict, Why};
 use crate::facts::{Facts, Id, Process, Thread, Unsure};
@@ -64,7 +64,7 @@ pub fn closed_set(facts: &Facts, _: &History, limits: &Limits) -> Vec<Verdict> {
         for component in components(facts, &sleepers, &closure(facts, &sleepers, ids)) {
             let by_ends = component.iter().any(|id| sleepers[id].how.is_by_ends());
             let is_known = component.is_disjoint(&done)
-                && is_seen_asleep_at_once(&sleepers, &component, last_change(facts, &sleepers, &component))
+                && is_seen_asleep_at_once(facts, &sleepers, &component, last_change(facts, &sleepers, &component))
                 && !(by_ends && facts.ends_read < last_rest(&sleepers, &component));
             let is_open = is_known && may_be_unlocked(facts, &sleepers, &component);
             if !is_known || is_open && sure == Sure::Certain {
@@ -76,7 +76,7 @@ pub fn closed_set(facts: &Facts, _: &History, limits: &Limits) -> Vec<Verdict> {
             done.extend(component);
         }
     };
-    judge(Sure::Certain, true, &|s| matches!(s.how, How::Lock { lives: true, .. }));
+    judge(Sure::Certain, true, &|s| matches!(s.how, How::Lock { lives: true, .. } | How::Held { .. }));
     judge(Sure::Certain, false, &|s| s.how.is_exact() && rested(s));
     judge(Sure::Likely, false, &|s| rested(s));
     verdicts
@@ -168,21 +168,29 @@ fn components(facts: &Facts, sleepers: &Sleepers, closed: &BTreeSet<Id>) -> Vec<
 /// Whether a lock of the set may be unlocked by a thread that is not its owner: one of the process
 /// that is not asleep for what only sleepers could end.
 fn may_be_unlocked(facts: &Facts, sleepers: &Sleepers, set: &BTreeSet<Id>) -> bool {
-    let is_open = |id: &&Id| matches!(sleepers[*id].how, How::Lock { is_open: true, .. });
+    let is_open = |id: &&Id| sleepers[*id].how.is_open();
     let open: BTreeSet<i32> = set.iter().filter(is_open).map(|id| id.pid).collect();
     if open.is_empty() {
         return false;
     }
     let closed = closure(facts, sleepers, sleepers.keys().copied().collect());
     let all = facts.threads.keys().filter(|id| open.contains(&id.pid)).copied().collect::<BTreeSet<Id>>();
-    !all.is_subset(&closed) || !is_seen_asleep_at_once(sleepers, &all, last_change(facts, sleepers, &all))
+    !all.is_subset(&closed) || !is_seen_asleep_at_once(facts, sleepers, &all, last_change(facts, sleepers, &all))
 }
 
 /// Whether all waits were read after `last`, when something last changed: at that moment all slept,
 /// so nobody was left to end it. A thread that was woken and has no CPU yet seems asleep until it
-/// is read again.
-fn is_seen_asleep_at_once(sleepers: &Sleepers, set: &BTreeSet<Id>, last: f64) -> bool {
-    set.iter().all(|id| sleepers[id].thread.wait.as_ref().is_some_and(|wait| wait.t > last))
+/// is read again. What a runtime's memory says counts only once a later scan saw the thread asleep
+/// still.
+fn is_seen_asleep_at_once(facts: &Facts, sleepers: &Sleepers, set: &BTreeSet<Id>, last: f64) -> bool {
+    set.iter().all(|id| {
+        let sleeper = &sleepers[id];
+        let held = facts.processes.get(&id.pid).and_then(|process| process.held.as_ref());
+        match sleeper.how {
+            How::Held { .. } => held.is_some_and(|held| held.t >= last),
+            _ => sleeper.thread.wait.as_ref().is_some_and(|wait| wait.t > last),
+        }
+    })
 }
 
 /// When the last of them came to rest.

@@ -6,16 +6,18 @@
 mod closed_set;
 mod lock_held;
 mod loop_left;
+mod owed;
 mod section;
 mod unanswered;
 
 pub use closed_set::closed_set;
 pub use lock_held::lock_held;
 pub use loop_left::loop_left;
+pub use owed::owed;
 pub use section::{may_end_soon, others_work, section};
 pub use unanswered::unanswered;
 
-use crate::facts::{Facts, Id};
+use crate::facts::{Back, Facts, Id};
 use crate::history::History;
 use crate::limits::Limits;
 use crate::wakers::How;
@@ -51,6 +53,8 @@ pub enum Key {
     HeldAt(i32, u64),
     /// A port of a process.
     Unanswered(i32, u16),
+    /// A thread that waits for an answer.
+    Owed(Id),
     /// A thread in a section of its process, by number.
     Section(Id, usize),
 }
@@ -63,6 +67,7 @@ impl Key {
             Key::Left(_) => "loop_left",
             Key::Held(_) | Key::HeldAt(..) => "lock_held",
             Key::Unanswered(..) => "unanswered",
+            Key::Owed(_) => "owed",
             Key::Section(..) => "section",
         }
     }
@@ -110,6 +115,19 @@ pub enum Why {
         /// Longest time an answer took before, s.
         longest: f64,
     },
+    /// A thread waits for an answer on a connection that its process opened.
+    Owed {
+        /// The port that it asked at.
+        port: u16,
+        /// Its descriptor of the connection.
+        fd: i32,
+        /// How long, s.
+        waited: f64,
+        /// Longest time an answer took before, s.
+        longest: f64,
+        /// What the other side does, and the processes that have it.
+        back: (Back, Vec<i32>),
+    },
     /// A thread does not leave a section.
     Section {
         /// The section's name.
@@ -127,7 +145,7 @@ pub enum Why {
 pub type Judge = fn(&Facts, &History, &Limits) -> Vec<Verdict>;
 
 /// All rules, in the order in which they are applied.
-pub const JUDGES: [Judge; 5] = [closed_set, section, loop_left, lock_held, unanswered];
+pub const JUDGES: [Judge; 6] = [closed_set, section, loop_left, lock_held, unanswered, owed];
 
 /// Applies all rules.
 pub fn judge(facts: &Facts, history: &History, limits: &Limits) -> Vec<Verdict> {

@@ -5,9 +5,11 @@
 //! reads one small file each; per scan at most [`SAMPLES`] threads are read closer, each in its
 //! turn; scans are spaced out by what they cost. Refuses: any judgement.
 
+mod backs;
 mod ends;
 mod marks;
 mod process;
+mod runtime;
 mod sockets;
 mod wait;
 
@@ -63,6 +65,7 @@ pub struct Sensor {
     is_trouble_said: bool,
     price: Duration,
     sockets_from: f64,
+    backs_from: f64,
     ends_from: f64,
     ends_read: f64,
     ends: Option<Record>,
@@ -93,6 +96,7 @@ impl Default for Sensor {
             is_trouble_said: false,
             price: Duration::ZERO,
             sockets_from: 0.2,
+            backs_from: 0.0,
             ends_from: 0.0,
             ends_read: f64::MIN,
             ends: None,
@@ -203,6 +207,7 @@ impl Sensor {
         }
         for process in self.processes.values_mut() {
             process.read_marks(t, self.scans, out);
+            process.read_runtime(t, out);
         }
         if t >= self.sockets_from {
             let cost = timed(|| {
@@ -211,6 +216,15 @@ impl Sensor {
                 }
             });
             self.sockets_from = t + SOCKETS_EVERY.max(cost * SOCKETS_SHARE).min(ENDS_SLOWEST);
+        }
+        if t >= self.backs_from {
+            let mut left = backs::MOST;
+            let cost = timed(|| {
+                for process in self.processes.values_mut() {
+                    process.read_backs(t, &mut left, out);
+                }
+            });
+            self.backs_from = t + SOCKETS_EVERY.max(cost * SOCKETS_SHARE).min(ENDS_SLOWEST);
         }
         if t >= self.ends_from && self.processes.values().any(|p| p.asks_for_ends(t, self.ends_read)) {
             let mut read = None;

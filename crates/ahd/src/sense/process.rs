@@ -1,14 +1,15 @@
 //! One watched process: its threads' counters, read through descriptors that are kept open.
 
 use super::marks::Marks;
-use super::{Turns, wait};
-use crate::facts::{Record, Sight, Unsure, WaitFacts};
+use super::runtime::{Locks, RESTS, Rests};
+use super::{Turns, backs, wait};
+use crate::facts::{Record, Sight, SocketUse, Unsure, WaitFacts};
 use crate::history::waits_for_lock;
 use orbit_linux::process::same_memory;
 use orbit_linux::status::Status;
 use orbit_linux::thread::{self, Call, Sched};
 use orbit_linux::{clock, pidfd, procfs};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
@@ -47,12 +48,17 @@ pub(super) struct Process {
     /// Its program's file, as handed over; nothing before.
     exe: Option<String>,
     reported: Option<(i32, u64, Vec<Unsure>)>,
+    /// Descriptors of connections that it opened itself, at the last reading.
+    pub(super) asked: BTreeSet<i32>,
+    /// Its connections by own and peer's port: which side opened each.
+    pub(super) uses: BTreeMap<(u16, u16), SocketUse>,
     /// Descriptors that had input at the last reading.
     pub(super) ready: Option<Vec<i32>>,
     /// What its descriptors say.
     pub(super) unsure: Vec<Unsure>,
     start_of_code: u64,
     marks: Marks,
+    locks: Locks,
     /// What its threads wait for may not be seen.
     pub(super) is_hidden: bool,
 }
@@ -72,6 +78,8 @@ struct Thread {
     since: f64,
     asked: f64,
     asks: u32,
+    /// When the other side of the connection that it reads was read last.
+    backed: f64,
     wait: Option<WaitFacts>,
 }
 
@@ -119,10 +127,13 @@ impl Process {
             unlisted: 0,
             exe: None,
             reported: None,
+            asked: BTreeSet::new(),
+            uses: BTreeMap::new(),
             ready: None,
             unsure: Vec::new(),
             start_of_code: 0,
             marks: Marks::default(),
+            locks: Locks::default(),
             is_hidden: false,
         })
     }
@@ -159,7 +170,7 @@ impl Process {
             let mut cmd = procfs::text(format!("/proc/{pid}/cmdline")).unwrap_or_default().replace('\0', " ");
             cmd.truncate(cmd.char_indices().map(|(i, _)| i).take_while(|i| *i <= 160).last().unwrap_or(0));
             out(Record::Process { t, p: pid, pp, exe: exe.clone(), cmd, cgt, unsure });
-            self.exe = Some(exe);
+            (self.exe, self.locks) = (Some(exe), Locks::default());
         }
         self.reported = Some(now);
     }
@@ -261,6 +272,42 @@ impl Process {
         }
     }
 
+    /// Reads the locks that its runtime keeps by itself.
+    pub(super) fn read_runtime(&mut self, t: f64, out: &mut dyn FnMut(Record)) {
+        if !self.locks.is_due(t) {
+            return;
+        }
+        let rests = |(tid, thread): (&i32, &Thread)| -> Option<Rests> {
+            let sight = &thread.sight;
+            let is_at_word = sight.st == 'S' && sight.nr == libc::SYS_futex && !thread.pending;
+            let word = (sight.a3 == 0).then_some(sight.a0);
+            (is_at_word && t - thread.since >= RESTS).then_some((*tid, thread.since, word))
+        };
+        let resting: Vec<Rests> = self.threads.iter().filter_map(rests).collect();
+        if let Some((by, e)) = self.locks.read(self.pid, t, &resting) {
+            out(Record::Held { t, p: self.pid, by, e });
+        }
+    }
+
+    /// Reads what the other sides of its connections do, at which threads wait for an answer, at
+    /// most so many.
+    pub(super) fn read_backs(&mut self, t: f64, left: &mut usize, out: &mut dyn FnMut(Record)) {
+        for thread in self.threads.values_mut() {
+            let is_due =
+                thread.sight.st == 'S' && !thread.pending && t - thread.since.max(thread.backed) >= backs::ASK_AFTER;
+            let Some(fd) = backs::awaited(&thread.sight).filter(|fd| is_due && self.asked.contains(fd)) else {
+                continue;
+            };
+            if *left == 0 {
+                return;
+            }
+            *left -= 1;
+            thread.backed = t;
+            let (s, q) = backs::read(self.pid, fd);
+            out(Record::Back { t, p: self.pid, fd, s, q });
+        }
+    }
+
     /// Thread, CPU time, and that since the scan before, ns.
     pub(super) fn counters(&self) -> impl Iterator<Item = (i32, u64, u64)> {
         self.threads.iter().map(|(tid, thread)| (*tid, thread.sched.run, thread.ran))
@@ -311,6 +358,7 @@ impl Process {
                 since: t,
                 asked: f64::MIN,
                 asks: 0,
+                backed: f64::MIN,
                 wait: None,
             });
         }

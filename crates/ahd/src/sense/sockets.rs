@@ -2,8 +2,10 @@
 //! of its descriptors, closed at once.
 
 use super::process::Process;
-use crate::facts::{Connection, Record, Unsure};
+use crate::facts::{Connection, Record, SocketUse, Unsure};
+use crate::history;
 use orbit_linux::{pidfd, poll, procfs, socket_info};
+use std::collections::BTreeSet;
 use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
@@ -36,6 +38,12 @@ pub(super) fn read(process: &mut Process, t: f64, out: &mut dyn FnMut(Record)) {
             connections.push(connection(fd, &s));
         }
     }
+    find_uses(process, &mut connections);
+    let opened = |c: &&Connection| {
+        let by_numbers = c.3 == SocketUse::Unclear as u8 && c.1 >= history::FIRST_CHOSEN && c.1 > c.2;
+        c.3 == SocketUse::Opened as u8 || by_numbers
+    };
+    process.asked = connections.iter().filter(opened).map(|c| c.0).collect();
     unsure.dedup();
     process.unsure = unsure;
     if !connections.is_empty() {
@@ -46,6 +54,35 @@ pub(super) fn read(process: &mut Process, t: f64, out: &mut dyn FnMut(Record)) {
         process.ready = Some(ready);
     }
 }
+
+/// Finds which connections came in, and which were opened here, by the ports that anybody of this
+/// network listens on: read once for each that is new.
+fn find_uses(process: &mut Process, connections: &mut [Connection]) {
+    let is_connection = |c: &Connection| c.3 == SocketUse::Unclear as u8;
+    let is_new = |c: &Connection| is_connection(c) && !process.uses.contains_key(&(c.1, c.2));
+    if connections.iter().any(is_new) {
+        let mut listened = BTreeSet::new();
+        for file in ["tcp", "tcp6"] {
+            let text = procfs::text(format!("/proc/{}/net/{file}", process.pid)).unwrap_or_default();
+            let lines = socket_info::table(&text).into_iter().filter(|line| line.2 == LISTEN);
+            listened.extend(lines.filter_map(|line| u16::from_str_radix(line.0.rsplit(':').next()?, 16).ok()));
+        }
+        let used = |c: &Connection| match (listened.contains(&c.1), listened.contains(&c.2)) {
+            (true, _) => SocketUse::CameIn,
+            (false, true) => SocketUse::Opened,
+            (false, false) => SocketUse::Unclear,
+        };
+        let known = std::mem::take(&mut process.uses);
+        let of = |c: &Connection| ((c.1, c.2), known.get(&(c.1, c.2)).copied().unwrap_or_else(|| used(c)));
+        process.uses = connections.iter().filter(|c| is_connection(c)).map(of).collect();
+    }
+    for c in connections.iter_mut().filter(|c| is_connection(c)) {
+        c.3 = process.uses.get(&(c.1, c.2)).map_or(SocketUse::Unclear, |used| *used) as u8;
+    }
+}
+
+/// The state of a socket that listens.
+const LISTEN: u32 = 10;
 
 fn connection(fd: i32, s: &socket_info::Tcp) -> Connection {
     let unread = i64::from(s.unread);

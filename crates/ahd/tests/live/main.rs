@@ -4,6 +4,7 @@
 mod common;
 
 mod another_program;
+mod answers_owed;
 mod begun_anew;
 mod credentials;
 mod ends_in_its_time;
@@ -17,6 +18,7 @@ mod judged_live;
 mod languages;
 mod languages_python;
 mod left_alone;
+mod locks_of_runtimes;
 mod main_loop_left;
 mod many_at_once;
 mod mutex_refused;

@@ -7,8 +7,11 @@
 //! most [`MAX_BYTES`] of names and line tables. Refuses: other Python implementations and builds
 //! without the global lock; says which version it met.
 
+mod held;
 mod layout;
 mod lines;
+
+pub use held::HeldLock;
 
 use crate::stacks::MAX_KEPT;
 use crate::stacks::elf::{Elf, Room};

@@ -17,6 +17,7 @@
 //! and say so), and name by Go's table, symbols and DWARF.
 
 pub(crate) mod elf;
+pub mod fold;
 pub(crate) mod go;
 mod jit;
 mod lines;

@@ -1,13 +1,14 @@
 //! What a program's own runtime says of its threads: the JVM of Java's, Go's of goroutines. For
-//! reports only, after a verdict.
+//! reports only, not for verdicts.
 //!
 //! The JVM is asked as `jstack` asks it, for which it gets SIGQUIT: only where it catches that, and
-//! only of a guess, for which the stacks of its threads say too little. Go's goroutines are read
-//! from memory; nothing is stopped. Promises: [`MOST`] lines at most, and [`PATIENCE`] at most for
+//! where its caller asks for it: by a person, of a guess, for which the stacks of its threads say
+//! too little, and of its monitors. Go's goroutines are read from memory; nothing is stopped.
+//! Promises: [`MOST`] lines at most, and [`PATIENCE`] at most for
 //! each step.
 
-use orbit_inspect::goroutines::{Parked, parked};
-use orbit_inspect::stacks::{Frame, Unwinder};
+use crate::goroutines::{Parked, parked};
+use crate::stacks::{Frame, Unwinder};
 use orbit_linux::status::Status;
 use orbit_linux::{pidfd, procfs};
 use std::fs::File;
@@ -29,7 +30,7 @@ const PATIENCE: Duration = Duration::from_millis(1500);
 const ANSWER: u64 = 4 << 20;
 
 /// Goroutines by what they wait for; nothing if it is no Go program.
-pub(crate) fn goroutines(pid: i32, unwinder: &mut Unwinder) -> Vec<String> {
+pub fn goroutines(pid: i32, unwinder: &mut Unwinder) -> Vec<String> {
     let of_runtime = |name: &&str| name.starts_with("runtime.") || name.starts_with("internal/");
     let group = |group: Parked| {
         let names = group.frames.iter().filter_map(|f| f.function.as_deref()).filter(|name| !of_runtime(name));
@@ -74,7 +75,7 @@ fn own_place(frames: &[Frame]) -> Option<(&str, u32)> {
 ///
 /// # Errors
 /// In a sentence, where it is a JVM and does not answer.
-pub(crate) fn java(pid: i32, tids: &[i32]) -> Result<Vec<String>, String> {
+pub fn java(pid: i32, tids: &[i32]) -> Result<Vec<String>, String> {
     let maps = procfs::text(format!("/proc/{pid}/maps")).unwrap_or_default();
     if !maps.contains("/libjvm.so") {
         return Ok(Vec::new());
@@ -111,10 +112,12 @@ fn dump(pid: i32) -> std::io::Result<String> {
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
 
+/// How the JVM's own verdict begins.
+pub const DEADLOCK: &str = "Found one Java-level deadlock";
+
 /// The part of a dump of all threads that is worth reading.
 fn chosen(dump: &str, tids: &[i32]) -> Vec<String> {
-    const FOUND: &str = "Found one Java-level deadlock";
-    let (threads, deadlocks) = dump.find(FOUND).map_or((dump, ""), |at| dump.split_at(at));
+    let (threads, deadlocks) = dump.find(DEADLOCK).map_or((dump, ""), |at| dump.split_at(at));
     let id = |header: &str| {
         let nid = header.split("nid=").nth(1)?.split_whitespace().next()?;
         nid.strip_prefix("0x").map_or_else(|| nid.parse().ok(), |hex| i32::from_str_radix(hex, 16).ok())
@@ -143,7 +146,7 @@ mod tests {
             line: Some(line),
             offset: 0,
             inlined: false,
-            sure: orbit_inspect::Sure::Certain,
+            sure: crate::Sure::Certain,
             cfa: None,
         };
         let stack = |root: &str, own: &str| {

@@ -1,0 +1,132 @@
+//! What the program's own runtime says: goroutines, the JVM's threads, locks of Java and Python
+//! with their holders, Python's global lock.
+//!
+//! Locks are read from memory while the program runs: only what is said of threads that did not run
+//! meanwhile is kept.
+
+use orbit_inspect::java;
+use orbit_inspect::python;
+use orbit_inspect::runtimes;
+use orbit_inspect::stacks::Unwinder;
+use orbit_inspect::waits::{Wait, Watched};
+use std::collections::BTreeMap;
+
+/// A thread that waits for a lock of its runtime's, and the holder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Edge {
+    pub(crate) waiter: i32,
+    /// `Java monitor` or `Python lock`.
+    pub(crate) kind: &'static str,
+    pub(crate) at: u64,
+    pub(crate) holder: i32,
+}
+
+impl std::fmt::Display for Edge {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Edge { kind, at, holder, .. } = self;
+        match *holder == self.waiter {
+            true => write!(f, "{kind} {at:#x}, which it holds itself"),
+            false => write!(f, "{kind} {at:#x} held by thread {holder}"),
+        }
+    }
+}
+
+/// What is known by the runtime.
+#[derive(Debug, Default)]
+pub(crate) struct Runtime {
+    /// Locks that threads wait for.
+    pub(crate) edges: Vec<Edge>,
+    /// The thread that has Python's global lock.
+    pub(crate) gil: Option<i32>,
+    /// What it says of its threads, in lines.
+    pub(crate) says: Vec<String>,
+}
+
+impl Runtime {
+    /// Reads it; what could not be read is added to `lacks`.
+    pub(crate) fn of(
+        pid: i32,
+        waits: &[(i32, Wait)],
+        watched: &mut Watched,
+        unwinder: &mut Unwinder,
+        lacks: &mut Vec<String>,
+    ) -> Runtime {
+        let tids: Vec<i32> = waits.iter().map(|(tid, _)| *tid).collect();
+        let progress = |watched: &mut Watched| -> BTreeMap<i32, Option<(u64, u64)>> {
+            tids.iter().map(|tid| (*tid, watched.progress(*tid))).collect()
+        };
+        let before = progress(watched);
+        let (mut edges, mut gil) = (Vec::new(), None);
+        if let Ok(Some(python)) = python::find(pid) {
+            gil = python.lock_holder();
+            let word = |wait: &Wait| if let Wait::Futex(futex) = wait { Some(futex.call.addr) } else { None };
+            for held in python.held_locks() {
+                let waiters = waits.iter().filter(|(_, wait)| word(wait) == Some(held.word));
+                edges.extend(waiters.map(|(waiter, _)| Edge {
+                    waiter: *waiter,
+                    kind: "Python lock",
+                    at: held.word,
+                    holder: held.holder,
+                }));
+            }
+        } else if let Some(java) = java::find(pid) {
+            edges.extend(java.entering().into_iter().map(|found| Edge {
+                waiter: found.waiter,
+                kind: "Java monitor",
+                at: found.monitor,
+                holder: found.holder,
+            }));
+        }
+        let after = progress(watched);
+        let still = |tid: &i32| before.get(tid).is_some_and(|was| was.is_some() && after.get(tid) == Some(was));
+        edges.retain(|edge| still(&edge.waiter) && still(&edge.holder));
+        let mut says = runtimes::goroutines(pid, unwinder);
+        if says.is_empty() {
+            says = runtimes::java(pid, &tids).unwrap_or_else(|error| {
+                lacks.push(error);
+                Vec::new()
+            });
+        }
+        Runtime { edges, gil, says }
+    }
+
+    /// The lock of its runtime's that a thread waits for.
+    pub(crate) fn edge(&self, tid: i32) -> Option<&Edge> {
+        self.edges.iter().find(|edge| edge.waiter == tid)
+    }
+
+    /// Threads that wait for each other, each ring from its lowest thread on.
+    pub(crate) fn rings(&self) -> Vec<Vec<&Edge>> {
+        let mut rings: Vec<Vec<&Edge>> = Vec::new();
+        for first in &self.edges {
+            let (mut ring, mut at) = (vec![first], first.holder);
+            while at != first.waiter
+                && ring.len() <= self.edges.len()
+                && let Some(edge) = self.edge(at)
+            {
+                ring.push(edge);
+                at = edge.holder;
+            }
+            let is_lowest = ring.iter().all(|edge| edge.waiter >= first.waiter);
+            if at == first.waiter && is_lowest {
+                rings.push(ring);
+            }
+        }
+        rings
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_ring_is_found_once() {
+        let edge = |waiter, holder| Edge { waiter, kind: "Java monitor", at: 0x10, holder };
+        let edges = vec![edge(5, 3), edge(3, 7), edge(7, 3), edge(9, 9), edge(11, 12)];
+        let runtime = Runtime { edges, ..Runtime::default() };
+        let rings: Vec<Vec<i32>> =
+            runtime.rings().iter().map(|ring| ring.iter().map(|edge| edge.waiter).collect()).collect();
+        assert_eq!(rings, [vec![3, 7], vec![9]]);
+    }
+}
