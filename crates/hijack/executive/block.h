@@ -250,6 +250,7 @@ int is_memory_file(i64 file);
 
 /* execve.c */
 extern char executable[4096]; /* path of the guest's program */
+extern u64 shared_number;     /* id of the shared memory */
 /* The process is about to become this user, which needs the right to attach the shared memory
  * after exec. */
 void share_with(u32 user);

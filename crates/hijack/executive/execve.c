@@ -14,7 +14,7 @@
 
 char executable[4096];
 extern char shared_id[]; /* id of the shared memory, as text */
-extern u64 shared_number, executive_key;
+extern u64 executive_key;
 
 /* What execve rejects: 0 or an error. `file` is left open. */
 static i64 check(i64 file) {

@@ -35,12 +35,27 @@ static int writes_executive(struct block *block) {
     return 0;
 }
 
+/*
+ * Whether the file, whatever its name is here (by a bind mount, in a chroot), is the memory of a
+ * process that has the executive: then it shows us at our address. What cannot be read is taken
+ * for memory.
+ */
+static int shows_executive(i64 file, const char *name) {
+    char seen[16];
+    i64 again = SYS3(__NR_open, name, O_RDONLY | O_CLOEXEC, 0);
+    i64 got = SYS4(__NR_pread64, is_error(again) ? file : again, seen, sizeof seen, executive_start);
+    if (!is_error(again)) SYS1(__NR_close, again);
+    return got == -EBADF || (got == sizeof seen && !memcmp(seen, executive_start, sizeof seen));
+}
+
 int is_memory_file(i64 file) {
     char name[40], path[32], *end = append_string(name, "/proc/self/fd/", sizeof name);
     u64 about[16] = {0}; /* struct statfs, whose first word is the kind */
+    u32 mode[36] = {0};  /* struct stat, whose mode is at 24 */
     SYS2(__NR_fstatfs, file, about);
     if (about[0] != PROC_SUPER_MAGIC) return 0;
     append_number(end, file);
+    if (!SYS2(__NR_fstat, file, mode) && mode[6] == 0100600 && shows_executive(file, name)) return 1;
     i64 length = SYS3(__NR_readlink, name, path, sizeof path - 1);
     if (length < 4 || length == sizeof path - 1) return 0;
     path[length] = 0;
@@ -94,12 +109,14 @@ int may_pass(struct block *block) {
         reset_sites(a, b, 0);
         return 1;
     case __NR_mremap:
-        if (names_executive(a, b)) return refuse(block, -EPERM);
+        /* A size of 0 makes an alias of shared memory. */
+        if (names_executive(a, b ? b : 1)) return refuse(block, -EPERM);
         if ((block->call[4] & MREMAP_FIXED) && names_executive(block->call[5], block->call[3]))
             return refuse(block, -EPERM);
         reset_sites(a, b, 0);
         return 1;
     case __NR_shmat:
+        if (a == shared_number) return refuse(block, -EPERM);
         if (!b || !names_executive(b, segment_bytes(a))) return 1;
         if (block->call[3] & SHM_REMAP) return refuse(block, -EPERM);
         block->rax = -EINVAL; /* as where memory is occupied */

@@ -50,6 +50,8 @@ static void attach(const char *id) {
         shared->version = ABI_VERSION;
         shared->threshold = 1;
     }
+    /* The part that is there is no part of a core. */
+    SYS3(__NR_madvise, SHARED_ADDRESS, SHARED_BYTES, MADV_DONTDUMP);
     if (shared->version != ABI_VERSION) die("the host and the executive are of different versions", "", 0);
 }
 

@@ -51,6 +51,20 @@ fn outside_the_ipc_namespace_nothing_runs_without_rules() {
     assert!(!victim.exists(), "with fail_open it ran, without rules");
 }
 
+#[test]
+fn memory_of_a_process_is_not_opened_for_writing_by_another_name() {
+    let namespace = || std::process::Command::new("unshare").args(["-rm", "true"]).output();
+    if !has("unshare") || !namespace().is_ok_and(|done| done.status.success()) {
+        println!("SKIP: needs the right to make user and mount namespaces");
+        return;
+    }
+    let place = victim("memory-by-another-name");
+    let script = "mount --bind /proc/$$/mem $0 && echo mounted && exec 3<>$0 && echo read-write";
+    let run = run(&Options::default(), &["unshare", "-rm", "sh", "-c", script, place.to_str().expect("a path")]);
+    assert_eq!(run.stdout, "mounted\n");
+    assert!(run.outcome.refused > 0);
+}
+
 /// Bits of a type of the kernel's, by its name in a prototype.
 fn kind(of: &str) -> char {
     let of = of.trim_start_matches("const ").trim();
