@@ -14,6 +14,7 @@ more than one program in twelve, or proves nothing of more than half, has failed
 """
 
 import argparse
+import hashlib
 import json
 import os
 import shutil
@@ -165,6 +166,10 @@ def main():
     with tempfile.TemporaryDirectory(prefix="orbit-outside.", ignore_cleanup_errors=True) as root:
         prepare(root, options.orbit)
         done = rows(options, programs, columns, root)
+    with open(options.orbit, "rb") as file:
+        build = hashlib.file_digest(file, "sha256").hexdigest()[:12]
+    for cell in done:
+        cell["build"] = build
     if options.onto:
         done = merged(options.onto, done)
     if options.json:

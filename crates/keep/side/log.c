@@ -414,6 +414,9 @@ int keep_is_logging(void)
 static void deliver(uint32_t where)
 {
     struct keep_waiting waiting;
+    /* A child that is not kept has forgotten the log; its handlers are its own. */
+    if (!keep_both)
+        return;
     while (keep_both->mode != KEEP_REPLAY && keep_take_signal(&waiting)) {
         struct keep_call call = {.log_nr = where,
                                  .fd = (int)waiting.signal,
