@@ -33,7 +33,10 @@ impl Hosted {
     /// # Errors
     /// A sentence that says what could not be made.
     pub fn new() -> Result<Arc<Hosted>, String> {
-        orbit::init().map_err(|error| error.to_string())?;
+        // A watcher's modules are its work: the kernel is not to kill them before the programs they
+        // watch. Where the library is set up already, it stays as it is.
+        let set_up = orbit::init_with(orbit::Config::new().killed_first(false));
+        set_up.or_else(|_| orbit::init()).map_err(|error| error.to_string())?;
         let core = crate::core().map_err(|error| error.to_string())?;
         Ok(Arc::new(Hosted { core, modules: Mutex::default() }))
     }
