@@ -1,5 +1,5 @@
-//! Files that the commands make for what a program reads, writes or is called with are for their owner
-//! alone, whatever the mask of new files.
+//! Files that the commands make for what a program reads, writes or is called with are for their
+//! owner alone, whatever the mask of new files.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
