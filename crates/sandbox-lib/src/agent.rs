@@ -285,7 +285,7 @@ fn close(watches: &mut [Watch; abi::SLOTS], is_prompt: bool) {
     // SAFETY: an agent has its own private part; the word is atomic.
     let me = unsafe { (*abi::private()).claim.load(Relaxed) };
     let until = sys::now() + LAST_RUNS_NS;
-    for slot in abi::FIRST_SERVICE..abi::SLOTS {
+    for (slot, watch) in watches.iter_mut().enumerate().skip(abi::FIRST_SERVICE) {
         let (service, control) = (&abi::directory().services[slot], abi::control(slot));
         lower(slot);
         if service.state.load(Acquire) == abi::EMPTY {
@@ -293,7 +293,7 @@ fn close(watches: &mut [Watch; abi::SLOTS], is_prompt: bool) {
         }
         while control.runner.compare_exchange(0, me, SeqCst, Relaxed).is_err() && sys::now() < until {
             release_dead(slot);
-            watches[slot].check(service, control, is_prompt, sys::now());
+            watch.check(service, control, is_prompt, sys::now());
             sys::sleep_on(&control.wake, control.wake.load(Acquire), BUSY_NS);
         }
     }

@@ -39,8 +39,7 @@ impl Host {
         use std::os::unix::fs::MetadataExt;
         let gone = |_| Error::new(Kind::NotFound, format!("the owner, process {owner}, is gone"));
         let user = fs::metadata(format!("/proc/{owner}")).map_err(gone)?.uid();
-        // SAFETY: no arguments.
-        let own = unsafe { libc::geteuid() };
+        let own = orbit_linux::host::user();
         let target_user = fs::metadata(format!("/proc/{}", request.target)).map_or(own, |about| about.uid());
         for (what, whose) in [("owner", user), ("target", target_user)] {
             if own != 0 && whose != own {

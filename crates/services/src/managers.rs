@@ -45,8 +45,7 @@ fn refused(class: &AttributeClass, target: i32, error: i64) -> Error {
     }
     let error = io::Error::from_raw_os_error(i32::try_from(-error).unwrap_or(libc::EIO));
     let text = format!("{} of {target}: {error}", class.name);
-    // SAFETY: no arguments.
-    let is_root = unsafe { libc::geteuid() } == 0;
+    let is_root = orbit_linux::host::user() == 0;
     match error.raw_os_error() {
         Some(libc::EPERM) if is_root && class.id == attribute::CPU_PRIORITY => {
             let why = "its control group has no real-time CPU time (cpu.rt_runtime_us of its cpu group is 0), or this \
