@@ -281,11 +281,12 @@ fn release_dead(slot: usize) {
 /// Claims all slots for good: the host is gone, and a run that ended after [`restore`] would set
 /// again what was put back. Waits for the runs in progress, which nobody but this process may
 /// bound, for [`LAST_RUNS_NS`] at most.
+#[expect(clippy::needless_range_loop, reason = "iterators that skip bring in code of core that unwinds")]
 fn close(watches: &mut [Watch; abi::SLOTS], is_prompt: bool) {
     // SAFETY: an agent has its own private part; the word is atomic.
     let me = unsafe { (*abi::private()).claim.load(Relaxed) };
     let until = sys::now() + LAST_RUNS_NS;
-    for (slot, watch) in watches.iter_mut().enumerate().skip(abi::FIRST_SERVICE) {
+    for slot in abi::FIRST_SERVICE..abi::SLOTS {
         let (service, control) = (&abi::directory().services[slot], abi::control(slot));
         lower(slot);
         if service.state.load(Acquire) == abi::EMPTY {
@@ -293,7 +294,7 @@ fn close(watches: &mut [Watch; abi::SLOTS], is_prompt: bool) {
         }
         while control.runner.compare_exchange(0, me, SeqCst, Relaxed).is_err() && sys::now() < until {
             release_dead(slot);
-            watch.check(service, control, is_prompt, sys::now());
+            watches[slot].check(service, control, is_prompt, sys::now());
             sys::sleep_on(&control.wake, control.wake.load(Acquire), BUSY_NS);
         }
     }
