@@ -326,6 +326,9 @@ fn sentence(
             let thread = verdict.threads.first().map(&name).unwrap_or_default();
             let ms = |ns: &u64| *ns as f64 / 1e6;
             match (used, usual) {
+                (Some(used), Some(usual @ 0..1000)) => {
+                    format!("{thread} spins in section {section}{at}: {:.0} ms of CPU, usually {usual} ns", ms(used))
+                }
                 (Some(used), Some(usual)) => format!(
                     "{thread} spins in section {section}{at}: {:.0} ms of CPU, usually {:.3} ms",
                     ms(used),

@@ -514,7 +514,7 @@ impl Guard {
         if there {
             self.report(Event::Left { pid: self.pid }, String::new());
         }
-        match self.child.as_mut().map(Child::wait) {
+        match self.child.as_mut().map(Exit::wait_for_exit) {
             None => ExitCode::SUCCESS,
             Some(Ok(status)) => ExitCode::from(program::status(status)),
             Some(Err(e)) => {

@@ -172,12 +172,15 @@ fn hang(to: &mut impl Write, h: &Hang) -> io::Result<()> {
 fn figures(h: &Hang) -> String {
     let what = match h.unit {
         Unit::CpuNs => "of CPU",
-        // Whoever left its loop and runs does not wait.
-        Unit::WaitNs if h.kind == Kind::Busy => "away from its loop",
+        // Whoever computes does not wait.
+        Unit::WaitNs if h.kind == Kind::Busy => "without progress",
         Unit::WaitNs => "of waiting",
     };
     let value = |n: u64| format!("{:.1} ms", n as f64 / 1e6);
-    let usual = h.usual.map_or_else(String::new, |u| format!(", usually {:.3} ms", u as f64 / 1e6));
+    let usual = h.usual.map_or_else(String::new, |u| match u {
+        0..1000 => ", usually less than 0.001 ms".to_owned(),
+        _ => format!(", usually {:.3} ms", u as f64 / 1e6),
+    });
     // A ring is a hang from its first moment.
     let allowed = if h.check_value == 0 { String::new() } else { format!(", allowed {}", value(h.check_value)) };
     let since = if h.unit == Unit::WaitNs { String::new() } else { format!("since {:.0} ms, ", ms(h.since)) };

@@ -97,10 +97,11 @@ impl std::fmt::Display for Frame {
         if self.is_signal() {
             return write!(f, "<signal: what follows was interrupted by the handler above>");
         }
-        let module = if self.module.is_empty() { "?" } else { &self.module };
+        let module = if self.module.is_empty() { "generated code (JIT)" } else { &self.module };
         match &self.function {
             Some(n) if self.inlined => write!(f, "{n} (inlined)")?,
             Some(n) => write!(f, "{n}+{:#x}", self.offset)?,
+            None if self.module.is_empty() => write!(f, "{module} at {:#x}", self.address)?,
             None => write!(f, "{module}+{:#x}", self.offset)?,
         }
         if let Some(file) = &self.file {
