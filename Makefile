@@ -4,10 +4,11 @@
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-.PHONY: help demo check test test-full outside bench lint lab build install clean
+.PHONY: help demo cast check test test-full outside bench lint lab build install clean
 
 help:
 	@echo 'make demo       a tour: a crash contained, a deadlock explained; two minutes'
+	@echo 'make cast       draws the tour as docs/demo.svg, from a run'
 	@echo 'make build      the library, the C library and the orbit command, into target/release'
 	@echo 'make check      formatting, floors, unit tests and one test of each kind: the loop of a developer, about three minutes'
 	@echo 'make test       every test; the last line is: N passed, N failed, N skipped'
@@ -22,6 +23,10 @@ help:
 demo:
 	@scripts/packages.sh build demo
 	@scripts/demo.sh
+
+cast:
+	@scripts/packages.sh build demo
+	@scripts/cast.py
 
 check:
 	@scripts/check.sh
