@@ -305,6 +305,9 @@ fn condition(cursor: &mut Cursor<'_>, named: &mut Vec<&'static Call>) -> Result<
 
 fn numbers(operator: &str, word: &str, low: i64, high: i64, at: usize) -> Result<Test, RuleError> {
     let is_int = matches!(word, "fd" | "signal" | "pid");
+    if let (true, Some(number)) = (word == "port", [low, high].iter().find(|port| !(0..=65535).contains(*port))) {
+        return Err(RuleError::new(at, format!("there is no port {number}"), "a number from 0 to 65535"));
+    }
     let (low, high) = match operator {
         "=" | "!=" => (low, high),
         "&" => return Ok(Test::Bits(low as u64)),
