@@ -50,7 +50,7 @@ chown_log() { [ -z "$as" ] || chown postgres "$here"/*.log; }
 chown_log
 start orbit
 postmaster=$(head -1 data/postmaster.pid)
-echo "== PostgreSQL $(sql -At -c 'SHOW server_version'), postmaster $postmaster, its own detector after $(sql -At -c 'SHOW deadlock_timeout')"
+echo "== PostgreSQL $(sql -At -c 'SHOW server_version'), postmaster $postmaster, its own detector after $(sql -At -c 'SHOW deadlock_timeout') without an answer of the worker"
 echo "== 8 clients for 10 s; meanwhile the detector crashes in every way"
 load 10 >load.out 2>&1 &
 loading=$!

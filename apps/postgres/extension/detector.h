@@ -6,6 +6,7 @@
  * lock_table.c  the lock table: packed waits out, proofs and victims in
  * detector.c    the calls: by an orbit, by a fork for each call, or in the worker
  * worker.c      the background worker's loop
+ * postpone.c    puts the server's own detector off while the worker answers
  * task.c        the task (no PostgreSQL)       ../../common has faults for tests
  */
 #ifndef ORBIT_DEADLOCK_DETECTOR_H
@@ -34,7 +35,7 @@ extern int setting_interval;       /* between two scans, milliseconds */
 extern int setting_deadline;       /* of a call, milliseconds */
 extern int setting_memory;         /* of the orbit, megabytes */
 extern int setting_victim_window;  /* milliseconds */
-extern int setting_server_timeout; /* deadlock_timeout, seconds; -1: the server's own */
+extern int setting_server_timeout; /* of a wait, until the server's own detector runs, seconds; -1: never put off */
 extern int setting_run_in;         /* enum run_in */
 extern bool setting_wait_for_call; /* whether the worker blocks in a call */
 extern bool setting_faults;
@@ -58,6 +59,7 @@ struct detector_state {
     int worker_pid;
     int orbit_pid;
     Latch *worker_latch;
+    pg_atomic_uint64 answered_at; /* when the worker last knew of all waits; 0: it is not there. Without mutex. */
     int64 scans;           /* of the lock table */
     int64 calls;           /* of the task */
     int64 failed_calls;    /* that ended otherwise than by returning */
@@ -107,9 +109,12 @@ bool lock_table_has_waits(void);
 /* Scans the lock table, with all its partitions share-locked meanwhile. In the current memory
  * context. */
 struct lock_scan *lock_table_scan(void);
+/* What became of a cycle. LEFT: it exists, but by the order of a queue; the server's own detector
+ * changes that order, at no victim. */
+enum break_end { BREAK_DONE, BREAK_REFUTED, BREAK_LEFT };
 /* Proves the cycle against the lock table as it is now, and fails the victim's wait: it raises
- * "deadlock detected". False: the table has no such cycle, and nothing was done. */
-bool lock_table_break(const struct lock_scan *scan, const struct found_cycle *cycle, size_t size);
+ * "deadlock detected". */
+enum break_end lock_table_break(const struct lock_scan *scan, const struct found_cycle *cycle, size_t size);
 /* The hook that completes a victim's message; in every backend. */
 void lock_table_install_report_hook(void);
 
@@ -133,6 +138,11 @@ int detector_fd(void);
 int detector_orbit_pid(void);
 /* To be called about once a second: reaps what the worker has adopted. */
 void detector_reap_orphans(void);
+
+/* ---- the server's own detector: postpone.c ---- */
+
+/* To be called once, before sessions start. */
+void postpone_server_detector(void);
 
 /* ---- the worker: worker.c ---- */
 

@@ -186,9 +186,11 @@ static PGPROC *still_waiting(const struct waiter *w)
     return memcmp(&proc->waitLock->tag, &w->tag, sizeof(LOCKTAG)) == 0 ? proc : NULL;
 }
 
-/* Whether the process waits for a lock that the blocker's group holds, or is before it in the
- * queue for, in a conflicting mode. */
-static bool is_blocked_by(PGPROC *proc, PGPROC *blocker)
+/* How a process is blocked by the group of another: not at all, by that group's place before it in
+ * the queue for the lock, or by its hold of the lock. */
+enum block { BLOCK_NONE, BLOCK_BY_ORDER, BLOCK_BY_HOLD };
+
+static enum block blocked_by(PGPROC *proc, PGPROC *blocker)
 {
     const LOCK *lock = proc->waitLock;
     LOCKMASK conflicts = conflicts_of(lock, proc->waitLockMode);
@@ -196,14 +198,14 @@ static bool is_blocked_by(PGPROC *proc, PGPROC *blocker)
     PROCLOCK *hold = (PROCLOCK *)SHMQueueNext(list, list, offsetof(PROCLOCK, lockLink));
     PGPROC *before = (PGPROC *)lock->waitProcs.links.next;
     if (leader_of(proc) == leader_of(blocker))
-        return false;
+        return BLOCK_NONE;
     for (; hold; hold = (PROCLOCK *)SHMQueueNext(list, &hold->lockLink, offsetof(PROCLOCK, lockLink)))
         if (hold->groupLeader == leader_of(blocker) && (hold->holdMask & conflicts))
-            return true;
+            return BLOCK_BY_HOLD;
     for (int i = 0; i < lock->waitProcs.size && before != proc; i++, before = (PGPROC *)before->links.next)
         if (leader_of(before) == leader_of(blocker) && (LOCKBIT_ON(before->waitLockMode) & conflicts))
-            return true;
-    return false;
+            return BLOCK_BY_ORDER;
+    return BLOCK_NONE;
 }
 
 static bool is_well_formed(const struct lock_scan *scan, const struct found_cycle *cycle, size_t size)
@@ -219,15 +221,20 @@ static bool is_well_formed(const struct lock_scan *scan, const struct found_cycl
     return true;
 }
 
-static bool is_deadlock_now(const struct lock_scan *scan, const struct found_cycle *cycle)
+/* BREAK_DONE: it is one that only a victim can end. */
+static enum break_end prove(const struct lock_scan *scan, const struct found_cycle *cycle)
 {
+    enum break_end end = BREAK_DONE;
     for (int32 i = 0; i < cycle->length; i++) {
         PGPROC *proc = still_waiting(&scan->waiters[cycle->waits[i]]);
         PGPROC *next = still_waiting(&scan->waiters[cycle->waits[(i + 1) % cycle->length]]);
-        if (!proc || !next || !is_blocked_by(proc, next))
-            return false;
+        enum block block = proc && next ? blocked_by(proc, next) : BLOCK_NONE;
+        if (block == BLOCK_NONE)
+            return BREAK_REFUTED;
+        if (block == BLOCK_BY_ORDER)
+            end = BREAK_LEFT;
     }
-    return true;
+    return end;
 }
 
 /* ---- reports ---- */
@@ -282,32 +289,34 @@ static bool take_report(int pid, char text[REPORT_SIZE])
     return found;
 }
 
-bool lock_table_break(const struct lock_scan *scan, const struct found_cycle *cycle, size_t size)
+enum break_end lock_table_break(const struct lock_scan *scan, const struct found_cycle *cycle, size_t size)
 {
     StringInfoData lines, statements;
     PGPROC *victim = NULL;
+    enum break_end end;
     int pid;
     if (!is_well_formed(scan, cycle, size))
-        return false;
+        return BREAK_REFUTED;
     initStringInfo(&lines);
     initStringInfo(&statements);
     describe(&lines, scan, cycle);
     pid = scan->waiters[cycle->waits[cycle->victim]].pid;
     lock_all_partitions(LW_EXCLUSIVE);
-    if (is_deadlock_now(scan, cycle)) {
+    end = prove(scan, cycle);
+    if (end == BREAK_DONE) {
         victim = &ProcGlobal->allProcs[scan->waiters[cycle->waits[cycle->victim]].procno];
         leave_report(pid, lines.data);
         RemoveFromWaitQueue(victim, LockTagHashCode(&victim->waitLock->tag));
     }
     unlock_all_partitions();
     if (!victim)
-        return false;
+        return end;
     describe_statements(&statements, scan, cycle);
     SetLatch(&victim->procLatch);
     ereport(LOG, (errmsg("orbit_deadlock: broke a deadlock of %d processes: the wait of process %d "
         "fails", cycle->length, pid),
                   errdetail_internal("%s%s", lines.data, statements.data)));
-    return true;
+    return BREAK_DONE;
 }
 
 static emit_log_hook_type previous_log_hook;

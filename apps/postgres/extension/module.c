@@ -63,8 +63,9 @@ static void define_settings(void)
                             "Chooses the victim that the server itself would with this deadlock_timeout.", NULL,
                             &setting_victim_window, 1000, 1, INT_MAX, PGC_SIGHUP, GUC_UNIT_MS, NULL, NULL, NULL);
     DefineCustomIntVariable("orbit_deadlock.server_timeout",
-                            "deadlock_timeout while the library is loaded: when the server's own detector runs.",
-                            "-1 leaves deadlock_timeout alone.", &setting_server_timeout, 600, -1, INT_MAX / 1000,
+                            "How long a wait may last until the server's own detector runs in any case.",
+                            "-1: it runs after deadlock_timeout, as without the library.", &setting_server_timeout,
+                            600, -1, INT_MAX / 1000,
                             PGC_POSTMASTER, GUC_UNIT_S, NULL, NULL, NULL);
     DefineCustomEnumVariable("orbit_deadlock.run_in", "Where the detector runs; all but orbit are for comparison.",
                              "fork: a child for each run. worker: in the background worker, where a crash ends all "
@@ -78,17 +79,6 @@ static void define_settings(void)
     MarkGUCPrefixReserved("orbit_deadlock");
 }
 
-/* The server's own detector runs in a process that has waited for deadlock_timeout. This beats
- * the configuration file, and still lets a superuser's session SET its own. */
-static void put_server_detector_off(void)
-{
-    char seconds[32];
-    if (setting_server_timeout < 0)
-        return;
-    snprintf(seconds, sizeof seconds, "%ds", Max(setting_server_timeout, 1));
-    SetConfigOption("deadlock_timeout", seconds, PGC_POSTMASTER, PGC_S_OVERRIDE);
-}
-
 void _PG_init(void)
 {
     BackgroundWorker worker = {0};
@@ -98,7 +88,7 @@ void _PG_init(void)
                         errmsg("orbit_deadlock must be loaded by shared_preload_libraries"),
                         errhint("Add orbit_deadlock to shared_preload_libraries and restart the server.")));
     define_settings();
-    put_server_detector_off();
+    postpone_server_detector();
     previous_request_hook = shmem_request_hook;
     shmem_request_hook = request_memory;
     previous_startup_hook = shmem_startup_hook;

@@ -28,6 +28,7 @@ void status_attach_memory(void)
     if (!found) {
         memset(detector_state, 0, sizeof *detector_state);
         SpinLockInit(&detector_state->mutex);
+        pg_atomic_init_u64(&detector_state->answered_at, 0);
     }
     LWLockRelease(AddinShmemInitLock);
 }

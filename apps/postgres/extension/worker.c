@@ -35,16 +35,24 @@ static uint64 pending_signature;
 static MemoryContext call_context;
 /* Says once that calls cannot be made. */
 static bool said_unavailable;
+/* A cycle of the pending call was left to the server's own detector. */
+static bool is_left;
+/* All waits of the last scan are searched, and the orbit is there for the next ones. */
+static bool is_answered;
+
+/* Longest sleep, milliseconds: the answer is renewed as often. */
+#define BEAT_MS 300
 
 static void on_cycle(struct lock_scan *scan, const struct found_cycle *cycle, size_t size)
 {
-    bool broken = lock_table_break(scan, cycle, size);
+    enum break_end end = lock_table_break(scan, cycle, size);
     TimestampTz now = GetCurrentTimestamp();
     SpinLockAcquire(&detector_state->mutex);
-    if (broken) {
+    is_left |= end == BREAK_LEFT;
+    if (end == BREAK_DONE) {
         detector_state->deadlocks++;
         detector_state->last_deadlock = now;
-    } else {
+    } else if (end == BREAK_REFUTED) {
         detector_state->refuted++;
     }
     SpinLockRelease(&detector_state->mutex);
@@ -90,10 +98,12 @@ static long after_call(enum call_end end)
     MemoryContextReset(call_context);
     if (end == CALL_RETURNED) {
         searched = pending_signature;
+        is_answered = !is_left;
         said_unavailable = false;
         return setting_interval;
     }
     searched = 0;
+    is_answered = false;
     return Min(RETRY_MS, setting_interval);
 }
 
@@ -110,16 +120,19 @@ static long scan_and_call(void)
     SpinLockRelease(&detector_state->mutex);
     if (pending_fault == FAULT_NONE && !lock_table_has_waits()) {
         searched = 0;
+        is_answered = true;
         return setting_interval;
     }
     before = MemoryContextSwitchTo(call_context);
     scan = lock_table_scan();
     if (pending_fault == FAULT_NONE && (scan->waits->wait_count < 2
         || (searched != 0 && scan->signature == searched))) {
+        is_answered |= scan->waits->wait_count < 2;
         MemoryContextSwitchTo(before);
         MemoryContextReset(call_context);
         return setting_interval;
     }
+    is_left = false;
     pending_signature = scan->signature;
     end = detector_call(scan, pending_fault, on_cycle);
     if (end == CALL_NOT_MADE && !said_unavailable) {
@@ -140,6 +153,7 @@ static long go_on(void)
 
 static void at_exit(int code, Datum argument)
 {
+    pg_atomic_write_u64(&detector_state->answered_at, 0);
     detector_stop();
     SpinLockAcquire(&detector_state->mutex);
     detector_state->worker_pid = 0;
@@ -148,16 +162,25 @@ static void at_exit(int code, Datum argument)
     SpinLockRelease(&detector_state->mutex);
 }
 
-/* Sleeps until something is to be done. */
-static void sleep_for(long ms)
+/* Sessions put the server's own detector off for as long as this is renewed. */
+static void renew_answer(void)
+{
+    if (is_answered && (setting_run_in != RUN_IN_ORBIT || detector_orbit_pid() != 0))
+        pg_atomic_write_u64(&detector_state->answered_at, (uint64)GetCurrentTimestamp());
+}
+
+/* Sleeps until something is to be done. True: it was woken. */
+static bool sleep_for(long ms)
 {
     int events = WL_LATCH_SET | WL_TIMEOUT | WL_EXIT_ON_PM_DEATH;
     int fd = is_pending ? detector_fd() : -1;
+    int woken;
     if (fd >= 0)
-        (void)WaitLatchOrSocket(MyLatch, events | WL_SOCKET_READABLE, fd, ms, PG_WAIT_EXTENSION);
+        woken = WaitLatchOrSocket(MyLatch, events | WL_SOCKET_READABLE, fd, ms, PG_WAIT_EXTENSION);
     else
-        (void)WaitLatch(MyLatch, events, is_pending ? 1 : ms, PG_WAIT_EXTENSION);
+        woken = WaitLatch(MyLatch, events, is_pending ? 1 : ms, PG_WAIT_EXTENSION);
     ResetLatch(MyLatch);
+    return (woken & WL_LATCH_SET) != 0;
 }
 
 static void handle_interrupts(void)
@@ -197,13 +220,19 @@ void orbit_deadlock_worker(Datum argument)
     detector_state->worker_pid = MyProcPid;
     detector_state->worker_latch = MyLatch;
     SpinLockRelease(&detector_state->mutex);
-    ereport(LOG, (errmsg("orbit_deadlock: ready, a scan every %d ms; deadlock_timeout is %d ms", setting_interval,
-                         DeadlockTimeout)));
+    ereport(LOG, (errmsg("orbit_deadlock: ready, a scan every %d ms; the server's own detector is put off for "
+                         "%d s at most", setting_interval, setting_server_timeout)));
     for (;;) {
-        sleep_for(sleep_ms);
+        bool is_woken = sleep_for(Min(sleep_ms, BEAT_MS));
         handle_interrupts();
         publish_orbit_pid();
         once_a_second();
-        sleep_ms = is_pending ? go_on() : scan_and_call();
+        if (is_pending)
+            sleep_ms = go_on();
+        else if (is_woken || sleep_ms <= BEAT_MS)
+            sleep_ms = scan_and_call();
+        else
+            sleep_ms -= BEAT_MS;
+        renew_answer();
     }
 }

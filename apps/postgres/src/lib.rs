@@ -14,6 +14,6 @@ mod session;
 pub use build::{Extension, build};
 pub use cluster::{Cluster, Stop, programs};
 pub use orbit_apps::{
-    PATIENCE, below, descriptors, family_cpu, is_zombie, lives, parent, shared_writable, started, wait_until,
+    PATIENCE, below, descriptors, family_cpu, is_zombie, lives, parent, shared_writable, signal, started, wait_until,
 };
 pub use session::{Reply, Session};
