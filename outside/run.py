@@ -67,7 +67,7 @@ def prepare(root, orbit):
     """The command and the service, where an ordinary user may read them."""
     os.chmod(root, 0o755)
     shutil.copy(orbit, os.path.join(root, "orbit"))
-    include = os.path.join(TOP, "crates/services/include")
+    include = os.path.join(TOP, "crates/serve/services/include")
     subprocess.run(
         ["cc", "-O2", "-fPIC", "-shared", "-nostdlib", "-ffreestanding", "-fno-stack-protector", f"-I{include}",
          "-Wl,--hash-style=sysv", "-Wl,--build-id=none", f"-Wl,-T,{include}/orbit_service.ld",

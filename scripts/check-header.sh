@@ -5,7 +5,7 @@
 #   scripts/check-header.sh             builds the library if it is not there; part of `make lint`
 set -eu
 cd "$(dirname "$0")/.."
-include=crates/orbit-c/include
+include=crates/library/orbit-c/include
 library=${CARGO_TARGET_DIR:-target}/release/liborbit.so
 if [ ! -e "$library" ]; then
     cargo build --quiet --release -p orbit-c

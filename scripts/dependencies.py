@@ -49,7 +49,7 @@ TWICE = {
 
 # Crates with builds of their own, and what these link in two versions.
 APART = {
-    "crates/services-wasmtime": {
+    "crates/serve/services-wasmtime": {
         "addr2line": "wasmtime, and backtrace",
         "embedded-io": "postcard's features that are off: in Cargo.lock only",
         "foldhash": "wasmparser's hashbrown",

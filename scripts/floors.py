@@ -34,11 +34,11 @@ FLOORS = [
 ]
 
 # Crates that the workspace excludes: what they use is large, and built only on request.
-APART = ["crates/services-wasmtime"]
+APART = ["crates/serve/services-wasmtime"]
 
 # By folder, the last that fits. Apps stand just below the benches, which measure them; what they share, below them; the others are on
 # top, and nobody uses them.
-FOLDERS = {"/apps/": "orbit-bench", "/apps/common/": "orbit-bpf", "/lab/": None, "/fuzz/": None}
+FOLDERS = {"/apps/": "orbit-bench", "/apps/common/": "orbit-bpf", "/tools/lab/": None, "/fuzz/": None}
 
 # All that these may use from outside the project: a program that links them pays for nothing else.
 OUTSIDE = {
@@ -67,7 +67,7 @@ def raw_calls(package):
     if package["name"] not in FREESTANDING:
         for source in sorted((root / "src").rglob("*.rs")):
             if re.search(r'"\s*(syscall|int 0x80)\s*["\\;]', source.read_text()) and "asm!" in source.read_text():
-                yield f"{source.relative_to(root.parent)} has a system call of its own: crates/linux owns these"
+                yield f"{source.relative_to(root.parent)} has a system call of its own: crates/base/linux owns these"
 
 
 def used(package, kinds):

@@ -54,16 +54,16 @@ for name in orbit rmk_section; do
     fi
     put 644 lib "$built/lib$name.a"
 done
-put 644 include crates/orbit-c/include/*.h crates/orbit-c/include/*.hpp crates/section/include/*.h*
+put 644 include crates/library/orbit-c/include/*.h crates/library/orbit-c/include/*.hpp crates/watch/section/include/*.h*
 for section in 1 3 7; do
-    for page in $(find crates man -name "*.$section" -path '*man*' 2>/dev/null | sort); do
+    for page in $(find crates tools man -name "*.$section" -path '*man*' 2>/dev/null | sort); do
         put 644 "share/man/man$section" "$page"
     done
 done
 put 644 share/doc/orbit LICENSE-MIT LICENSE-APACHE CHANGELOG.md README.md
 
 mkdir -p "$lib/pkgconfig"
-for from in crates/orbit-c/orbit.pc.in crates/section/c/rmk_section.pc.in; do
+for from in crates/library/orbit-c/orbit.pc.in crates/watch/section/c/rmk_section.pc.in; do
     to=$lib/pkgconfig/$(basename "$from" .in)
     sed "s|@PREFIX@|$PREFIX|g; s|@VERSION@|$version|g" "$from" >"$to"
     chmod 644 "$to"

@@ -1,6 +1,6 @@
 #!/bin/sh
 # System hang detection in virtual machines whose kernel is made to hang: Debian's 6.1, two processors, a module of ours that
-# hangs CPUs on demand and a driver of ours that is broken at random (lab/module).
+# hangs CPUs on demand and a driver of ours that is broken at random (tools/lab/module).
 #
 #   scripts/lab.sh [--runs N] [--load SECONDS]     each kind of hang on one CPU in turn, then load: default 14 runs, 20 s
 #   scripts/lab.sh --rivals                        the same hangs, long enough for the kernel's own detectors; 10 minutes
@@ -13,7 +13,7 @@
 #
 # Options add up. Kernel and headers are unpacked below target/lab, never installed, and downloaded once. The machines are emulated
 # (ORBIT_VM_KVM=1 uses /dev/kvm). ORBIT_LAB_PROGRAM and ORBIT_LAB_ORBIT name an orbit-lab and an orbit that are built already.
-# Prints JSON lines (lab/src says which); status 0 if every hang of one CPU was found, nothing was alarmed falsely and
+# Prints JSON lines (tools/lab/src says which); status 0 if every hang of one CPU was found, nothing was alarmed falsely and
 # the actions acted; 77 if something is missing, which the last line names.
 set -eu
 cd "$(dirname "$0")/.."
@@ -103,7 +103,7 @@ cleanup() {
 trap cleanup EXIT
 trap 'exit 130' INT TERM HUP
 
-cp -r lab/module "$WORK/module"
+cp -r tools/lab/module "$WORK/module"
 compiler=gcc-12
 command -v $compiler >/dev/null 2>&1 || compiler=gcc
 if ! make -s -C "$LAB/kernel/usr/src/linux-headers-$release" M="$WORK/module" CC=$compiler modules >"$WORK/module.log" 2>&1; then

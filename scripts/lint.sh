@@ -28,15 +28,15 @@ step() {
 compile_c() {
     out=$(mktemp -d) || return 1
     worst=0
-    for source in $(find examples crates apps -path '*/target/*' -prune -o -name '*.c' -print -o -name '*.cpp' -print | sort); do
+    for source in $(find examples crates tools apps -path '*/target/*' -prune -o -name '*.c' -print -o -name '*.cpp' -print | sort); do
         # BPF programs have another compiler, and their crates' builds check them.
         # Kernel modules have the kernel's build; programs that hang or recurse for a test are meant to.
         # The program's sides of keep and of the analyser are compiled by their build scripts, with warnings as errors.
         # Extensions of servers need the server's headers: their Makefiles have warnings as errors.
-        case $source in apps/*/extension/* | *.bpf.c | */bpf/* | crates/inspect/tests/* | crates/services/tests/* | crates/keep/side/* | crates/keep/tests/* | crates/analyse/side/* | lab/*) continue ;; esac
+        case $source in apps/*/extension/* | *.bpf.c | */bpf/* | crates/base/inspect/tests/* | crates/serve/services/tests/* | crates/keep/keep/side/* | crates/keep/keep/tests/* | tools/analyse/side/* | tools/lab/*) continue ;; esac
         case $source in *.cpp) compiler="${CXX:-g++} -std=c++17" ;; *) compiler="${CC:-gcc} -std=gnu11" ;; esac
         # shellcheck disable=SC2086  # the compiler with its flags
-        $compiler -Wall -Wextra -Werror -O2 -Icrates/orbit-c/include -Icrates/section/include -Icrates/services/include -Icrates/hijack/include -c "$source" -o "$out/object.o" || {
+        $compiler -Wall -Wextra -Werror -O2 -Icrates/library/orbit-c/include -Icrates/watch/section/include -Icrates/serve/services/include -Icrates/hijack/hijack/include -c "$source" -o "$out/object.o" || {
             echo "$source: does not compile without warnings"
             worst=1
         }
@@ -45,19 +45,19 @@ compile_c() {
     return "$worst"
 }
 
-scripts_of_project() { find scripts .ci examples apps lab crates -path '*/target/*' -prune -o -type f \( -name '*.sh' -o -path '.ci/*' \) -print 2>/dev/null; }
+scripts_of_project() { find scripts .ci examples apps tools crates -path '*/target/*' -prune -o -type f \( -name '*.sh' -o -path '.ci/*' \) -print 2>/dev/null; }
 
 step "floors" python3 scripts/floors.py
 step "columns, words, sizes" python3 scripts/text.py
 step "dependencies" python3 scripts/dependencies.py
 step "rustfmt" cargo fmt --all --check
-step "rustfmt of builds of their own" cargo fmt --manifest-path crates/services-wasmtime/Cargo.toml --check
+step "rustfmt of builds of their own" cargo fmt --manifest-path crates/serve/services-wasmtime/Cargo.toml --check
 # In release mode, as tests are built: build scripts and macros are compiled once for both.
 step "clippy and raw system calls" cargo clippy --quiet --release --workspace --all-targets -- -D warnings
 # Its compiler of wasm takes minutes to check.
 if [ -n "${ORBIT_TEST_FULL:-}" ]; then
     step "clippy of builds of their own" \
-        cargo clippy --quiet --release --locked --manifest-path crates/services-wasmtime/Cargo.toml --all-targets -- -D warnings
+        cargo clippy --quiet --release --locked --manifest-path crates/serve/services-wasmtime/Cargo.toml --all-targets -- -D warnings
 fi
 step "rustdoc" env RUSTDOCFLAGS="-D warnings" cargo doc --quiet --release --workspace --no-deps
 if [ -x scripts/check-header.sh ]; then

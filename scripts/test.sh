@@ -273,7 +273,7 @@ fi
 
 # Its compiler of wasm is a build of its own, of minutes.
 if [ -n "${ORBIT_TEST_FULL:-}" ] && wanted orbit-services-wasmtime; then
-    apart=crates/services-wasmtime/Cargo.toml
+    apart=crates/serve/services-wasmtime/Cargo.toml
     suite orbit-services-wasmtime "$LOGS/orbit-services-wasmtime.log" "cargo test --release --manifest-path $apart" \
         cargo test --release --locked --no-fail-fast --manifest-path $apart -- --show-output
 fi

@@ -1,5 +1,5 @@
 //! Run by `scripts/fuzz.sh`, or `cargo +nightly fuzz run log`. What it asserts stands at its body
-//! in crates/orbit.
+//! in crates/library/orbit.
 #![no_main]
 
 libfuzzer_sys::fuzz_target!(|data: &[u8]| orbit::fuzzing::log(data));

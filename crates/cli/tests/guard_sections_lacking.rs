@@ -56,7 +56,7 @@ fn an_ordinary_user() {
     }
     let dir = Dir::new("named-user");
     let built = dir.0.join("named");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../named/tests/live/c/named.c");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../watch/named/tests/live/c/named.c");
     let cc = Command::new("cc").args(["-O2", "-g", "-pthread", "-o"]).arg(&built).arg(source).status();
     assert!(cc.expect("cc").success());
     // Where an ordinary user may read and write.

@@ -40,7 +40,7 @@ impl Stage {
 
     /// Loads `tests/native/judge.c` as this class. False where it cannot be compiled for it.
     fn load(&self, class: &str) -> bool {
-        let services = Path::new(env!("CARGO_MANIFEST_DIR")).join("../services");
+        let services = Path::new(env!("CARGO_MANIFEST_DIR")).join("../serve/services");
         let object = self.folder.join("judge");
         let mut clang = Command::new(std::env::var_os("CLANG").unwrap_or_else(|| "clang".into()));
         clang.args(["-O2", "-nostdlib", "-ffreestanding", "-I"]).arg(services.join("include")).arg("-o").arg(&object);

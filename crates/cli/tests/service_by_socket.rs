@@ -76,9 +76,9 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// Compiles the test service of `crates/services`. `None` where there is no linker for wasm.
+/// Compiles the test service of `crates/serve/services`. `None` where there is no linker for wasm.
 fn module(folder: &Path) -> Option<PathBuf> {
-    let services = Path::new(env!("CARGO_MANIFEST_DIR")).join("../services");
+    let services = Path::new(env!("CARGO_MANIFEST_DIR")).join("../serve/services");
     let module = folder.join("count.wasm");
     let done = Command::new(std::env::var_os("CLANG").unwrap_or_else(|| "clang".into()))
         .args([
@@ -345,7 +345,7 @@ fn a_service_in_the_kernel_is_loaded_by_its_class_and_one_service_starts_another
         .args(["-O2", "-g", "-target", "bpf", "-mcpu=v3", "-I/usr/include/x86_64-linux-gnu", "-c", "-o"])
         .arg(&object)
         .arg("-I")
-        .arg(root.join("crates/services/include"))
+        .arg(root.join("crates/serve/services/include"))
         .arg(root.join("examples/services/nice.bpf.c"))
         .status();
     assert!(built.expect("clang").success());
@@ -381,7 +381,7 @@ fn a_service_in_the_kernel_is_loaded_by_its_class_and_one_service_starts_another
 
 /// Compiles the test service as a native object.
 fn object(folder: &Path) -> PathBuf {
-    let services = Path::new(env!("CARGO_MANIFEST_DIR")).join("../services");
+    let services = Path::new(env!("CARGO_MANIFEST_DIR")).join("../serve/services");
     let object = folder.join("count.so");
     let mut script = std::ffi::OsString::from("-Wl,-T,");
     script.push(services.join("include/orbit_service.ld"));

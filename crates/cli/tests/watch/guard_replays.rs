@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 fn replayed(name: &str, json: bool) -> String {
-    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../ahd/tests/recordings").join(name);
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../watch/ahd/tests/recordings").join(name);
     let mut command = Command::new(env!("CARGO_BIN_EXE_orbit"));
     command.arg("watch").arg("--replay").arg(file).args(json.then_some("--json"));
     let output = command.output().expect("the command");

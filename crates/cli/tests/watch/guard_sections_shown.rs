@@ -6,7 +6,7 @@ use std::process::Command;
 
 fn build(dir: &Dir) -> std::path::PathBuf {
     let out = dir.0.join("named");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../named/tests/live/c/named.c");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../watch/named/tests/live/c/named.c");
     let cc = Command::new("cc").args(["-O2", "-g", "-pthread", "-o"]).arg(&out).arg(source).status();
     assert!(cc.expect("cc").success());
     out

@@ -30,7 +30,7 @@ fn a_section_with_a_line_break() {
     }
     let dir = Dir::new("harmless-section");
     let out = dir.0.join("named");
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../named/tests/live/c/named.c");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/../watch/named/tests/live/c/named.c");
     let cc = std::process::Command::new("cc").args(["-O2", "-g", "-pthread", "-o"]).arg(&out).arg(source).status();
     assert!(cc.expect("cc").success());
     let section = format!("{NAME}=request");
