@@ -4,7 +4,8 @@
  *   cc -O2 -I crates/serve/services/include -o connections examples/services/connections.c -lpthread
  *   orbit service run & ./connections 7000 &
  *   clang --target=wasm32 -O2 -nostdlib -ffreestanding -Wl,--no-entry -Wl,--allow-undefined \
- *         -I crates/serve/services/include -o descriptors.wasm crates/serve/services/native/descriptors.c
+ *         -I crates/serve/services/include -o descriptors.wasm \
+ *         crates/serve/services/native/descriptors.c
  *   orbit service load descriptors.wasm --owner $! --on tick=20ms \
  *         --grant "descriptors:open:get(pid=$!)" --grant "descriptors:limit:get(pid=$!)" \
  *         --grant "descriptors:idle:set(pid=$!,min=200,max=60000)"

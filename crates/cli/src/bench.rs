@@ -1,5 +1,5 @@
-//! `orbit bench`: starts the program `orbit-bench` that is installed beside this one. It is a program of
-//! its own, since it needs the ports into servers, which no other command does.
+//! `orbit bench`: starts the program `orbit-bench` that is installed beside this one. It is a
+//! program of its own, since it needs the ports into servers, which no other command does.
 
 use orbit_console::out::{Done, Failure};
 use std::ffi::OsString;

@@ -102,8 +102,8 @@ fn main() {
     let Err(why) = built else { return };
     let _ = fs::remove_file(library);
     println!(
-        "cargo::error={compiler} could not compile crates/keep/keep/side: install a C compiler (Debian: apt-get install \
-         gcc), or set CC"
+        "cargo::error={compiler} could not compile crates/keep/keep/side: install a C compiler (Debian: apt-get \
+         install gcc), or set CC"
     );
     for line in why.lines().take(20) {
         println!("cargo::error={line}");

@@ -1,11 +1,12 @@
 //! Exits of children that a thread of the same process may trace.
 //!
-//! For a tracer, `waitpid` and `waitid` take the stops of its children besides their exits, whatever
-//! was asked for (`wait_consider_task` in the kernel's kernel/exit.c: a traced child's stops are
-//! reported without `WUNTRACED` and `WSTOPPED`). Where one thread traces a child and another asks
-//! for its exit, the second steals a stop that the first waits for: the child then stands still for
-//! good. So an exit is asked for with `WNOWAIT`, which takes nothing, and collected only once it is
-//! there. [`std::process::Child::wait`] and `try_wait` are denied elsewhere (clippy.toml).
+//! For a tracer, `waitpid` and `waitid` take the stops of its children besides their exits,
+//! whatever was asked for (`wait_consider_task` in the kernel's kernel/exit.c: a traced child's
+//! stops are reported without `WUNTRACED` and `WSTOPPED`). Where one thread traces a child and
+//! another asks for its exit, the second steals a stop that the first waits for: the child then
+//! stands still for good. So an exit is asked for with `WNOWAIT`, which takes nothing, and
+//! collected only once it is there. [`std::process::Child::wait`] and `try_wait` are denied
+//! elsewhere (clippy.toml).
 
 #![allow(clippy::disallowed_methods, reason = "this file is what the others use instead")]
 

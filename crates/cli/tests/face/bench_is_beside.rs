@@ -1,4 +1,5 @@
-//! `orbit bench` runs the program orbit-bench that is installed beside it, or says that it is missing.
+//! `orbit bench` runs the program orbit-bench that is installed beside it, or says that it is
+//! missing.
 
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;

@@ -100,7 +100,7 @@ fn read_from(process: &Process, fd: i32) -> Option<u64> {
     const ENDED: [u8; 5] = [6, 7, 8, 9, 11];
     let ours = process.duplicate(fd).ok()?;
     let mut before = socket_info::tcp(ours.as_fd())?;
-    // The peer goes on sending: until two readings are alike.
+    // The peer may still send: until two readings are alike.
     for _ in 0..64 {
         let now = socket_info::tcp(ours.as_fd())?;
         if (now.bytes_in, now.unread, now.state) == (before.bytes_in, before.unread, before.state) {
@@ -165,8 +165,8 @@ pub(crate) fn judge(then: &Marks, now: &Marks, shared: Option<&str>) -> Result<V
     Ok(then.objects.iter().filter(|was| is(was).is_some_and(|is| is.kind != was.kind)).map(|was| was.fd).collect())
 }
 
-/// The program was put back to the first of these: by now `made` is what it had done there, calls of
-/// the rollback included. Those before it are as far from it as they were.
+/// The program was put back to the first of these: by now `made` is what it had done there, calls
+/// of the rollback included. Those before it are as far from it as they were.
 pub(crate) fn put_back<'m>(checkpoints: impl Iterator<Item = &'m mut Marks>, made: Made) {
     let mut first = None;
     for marks in checkpoints {
@@ -408,7 +408,7 @@ mod tests {
         Some(())
     }
 
-    /// What peers have seen, told in order: the truth. Exact is what no peer can tell from a slow
+    /// What peers have seen, in order: the truth. Exact is what no peer can tell from a slow
     /// server, or has its connection reset.
     fn reference(history: &[Did]) -> Option<Vec<i32>> {
         let seen = [Wrote, ReadOther, AcceptedAndClosed, ClosedConnection, ClosedOther, Handled, Forked];

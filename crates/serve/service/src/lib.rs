@@ -59,8 +59,8 @@ pub struct Args {
 enum What {
     /// Hosts services until SIGTERM or SIGINT; then puts back what they set and lets members leave.
     Run {
-        /// What is loaded from the start, and settings: a file as crates/serve/service/services.toml
-        /// shows.
+        /// What is loaded from the start, and settings: a file as
+        /// crates/serve/service/services.toml shows.
         #[arg(long, short, value_name = "FILE")]
         config: Option<PathBuf>,
         /// The processor of agents and ticks [default: 0].
