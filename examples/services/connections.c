@@ -1,7 +1,8 @@
 /* A server that keeps connections open and echoes what comes; a service closes idle ones when its
  * descriptors run short.
  *
- *   cc -O2 -I crates/serve/services/include -o connections examples/services/connections.c -lpthread
+ *   cc -O2 -I crates/serve/services/include -o connections \
+ *         examples/services/connections.c -lpthread
  *   orbit service run & ./connections 7000 &
  *   clang --target=wasm32 -O2 -nostdlib -ffreestanding -Wl,--no-entry -Wl,--allow-undefined \
  *         -I crates/serve/services/include -o descriptors.wasm \

@@ -65,6 +65,7 @@ benches! {
     crash Crash,
     graft Graft,
     page Page,
+    paper Paper,
     service Service,
 }
 
