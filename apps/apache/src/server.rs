@@ -1,5 +1,6 @@
 //! A server of its own: directory, port, settings, log.
 
+use orbit_linux::child::Exit;
 use std::collections::BTreeSet;
 use std::fs;
 use std::net::TcpListener;
@@ -120,7 +121,7 @@ impl Server {
         let child = command.stdin(Stdio::null()).stdout(out.try_clone().expect("a file")).stderr(out).spawn();
         let mut server = Server { child: child.expect("apache2 starts"), directory, port };
         wait_until("the server answers", || {
-            let ended = server.child.try_wait().expect("its state");
+            let ended = server.child.exited().expect("its state");
             assert!(ended.is_none(), "the server did not start:\n{}{}", server.directory.read("out"), server.log());
             get(port, "/page").is_ok_and(|answer| answer.status == 200)
         });
@@ -228,14 +229,14 @@ impl Server {
     /// Stops it by this signal and waits for its end; its directory stays until the drop.
     pub fn stop(&mut self, with: i32) {
         let mut shared = BTreeSet::new();
-        if let Ok(None) = self.child.try_wait() {
+        if let Ok(None) = self.child.exited() {
             // One that is killed leaves its files of shared memory, as in stock.
             if with == libc::SIGKILL {
                 shared = shared_memory(self.pid());
             }
             signal(self.pid(), with);
         }
-        let _ = self.child.wait();
+        let _ = self.child.wait_for_exit();
         for file in shared {
             let _ = fs::remove_file(file);
         }

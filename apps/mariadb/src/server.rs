@@ -1,5 +1,6 @@
 //! A server of its own: directory, socket, log.
 
+use orbit_linux::child::Exit;
 use std::fs;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -125,7 +126,7 @@ impl Server {
         let child = command.stdout(log.try_clone().expect("a log")).stderr(log).spawn().expect("mariadbd starts");
         let mut server = Server { directory, child };
         wait_until("the server answers", || {
-            let ended = server.child.try_wait().expect("its state");
+            let ended = server.child.exited().expect("its state");
             assert!(ended.is_none(), "the server did not start:\n{}", server.log());
             server.try_query("SELECT 1").is_ok()
         });
@@ -247,10 +248,10 @@ impl Server {
 
     /// Stops it by this signal and waits for its end; its directory stays until the drop.
     pub fn stop(&mut self, with: i32) {
-        if let Ok(None) = self.child.try_wait() {
+        if let Ok(None) = self.child.exited() {
             signal(self.pid(), with);
         }
-        let _ = self.child.wait();
+        let _ = self.child.wait_for_exit();
     }
 }
 

@@ -1,5 +1,6 @@
 //! A server of its own: directory, socket, configuration, log.
 
+use orbit_linux::child::Exit;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -110,7 +111,7 @@ impl Server {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("nginx starts");
         let mut server = Server { child, directory, how };
         wait_until("the server answers", || {
-            let ended = server.child.try_wait().expect("its state");
+            let ended = server.child.exited().expect("its state");
             assert!(ended.is_none(), "the server did not start:\n{}", server.log());
             Client::connect(&server.socket()).is_ok_and(|mut c| c.request("GET", "/", &[], b"").is_ok())
         });
@@ -222,7 +223,7 @@ impl Server {
 
     /// Waits until the master has ended.
     pub fn wait(&mut self) {
-        wait_until("the server has ended", || self.child.try_wait().expect("its state").is_some());
+        wait_until("the server has ended", || self.child.exited().expect("its state").is_some());
     }
 }
 
@@ -231,7 +232,7 @@ impl Drop for Server {
         for (pid, _) in self.processes() {
             self.signal(pid, libc::SIGKILL);
         }
-        let _ = self.child.wait();
+        let _ = self.child.wait_for_exit();
         if std::thread::panicking() {
             eprintln!("the server's log:\n{}", self.log());
         }

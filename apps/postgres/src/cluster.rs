@@ -1,5 +1,6 @@
 //! A server of its own: directory, socket, settings, log.
 
+use orbit_linux::child::Exit;
 use std::fs;
 use std::os::unix::fs::chown;
 use std::os::unix::process::CommandExt;
@@ -213,10 +214,10 @@ impl Cluster {
     /// drop.
     pub fn stop(&mut self, how: Stop) {
         let signal = if how == Stop::Fast { libc::SIGINT } else { libc::SIGKILL };
-        if let Ok(None) = self.postmaster.try_wait() {
+        if let Ok(None) = self.postmaster.exited() {
             kill(self.postmaster_pid(), signal);
         }
-        let _ = self.postmaster.wait();
+        let _ = self.postmaster.wait_for_exit();
     }
 
     /// Whether it has the extension.
@@ -231,10 +232,10 @@ impl Drop for Cluster {
             eprintln!("the server's log:\n{}", self.log());
         }
         let all = crate::below(self.pid());
-        if let Ok(None) = self.postmaster.try_wait() {
+        if let Ok(None) = self.postmaster.exited() {
             // Immediate shutdown: backends first, then the postmaster.
             kill(self.postmaster_pid(), libc::SIGQUIT);
-            let _ = self.postmaster.wait();
+            let _ = self.postmaster.wait_for_exit();
         }
         let _ = all;
         let _ = fs::remove_dir_all(&self.directory);

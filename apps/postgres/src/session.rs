@@ -1,5 +1,6 @@
 //! A `psql` that is given statements one after the other, and may wait in one of them.
 
+use orbit_linux::child::Exit;
 use std::io::{BufRead, BufReader, Write};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
@@ -101,6 +102,6 @@ impl Session {
 impl Drop for Session {
     fn drop(&mut self) {
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.child.wait_for_exit();
     }
 }

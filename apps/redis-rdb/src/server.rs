@@ -1,5 +1,6 @@
 //! A server of its own: directory, socket, log.
 
+use orbit_linux::child::Exit;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -114,7 +115,7 @@ impl Server {
         let child = command.stdin(Stdio::null()).stderr(log.try_clone().expect("a log")).stdout(log).spawn();
         let mut server = Server { child: child.expect("redis-server starts"), directory };
         wait_until("the server answers", || {
-            let ended = server.child.try_wait().expect("its state");
+            let ended = server.child.exited().expect("its state");
             assert!(ended.is_none(), "the server did not start:\n{}", server.log());
             Connection::open(&server.socket()).is_ok_and(|mut c| c.run(&["PING"]).is_ok_and(|pong| pong == "PONG"))
         });
@@ -196,13 +197,13 @@ impl Server {
 
     /// Waits until it has ended.
     pub fn wait(&mut self) {
-        wait_until("the server has ended", || self.child.try_wait().expect("its state").is_some());
+        wait_until("the server has ended", || self.child.exited().expect("its state").is_some());
     }
 
     /// kill -9.
     pub fn kill(&mut self) {
         let _ = self.child.kill();
-        let _ = self.child.wait();
+        let _ = self.child.wait_for_exit();
     }
 }
 

@@ -6,6 +6,7 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+use orbit_linux::child::Exit;
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::fs::PermissionsExt;
@@ -84,7 +85,7 @@ impl Server {
         let child = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(log).spawn().expect("varnishd starts");
         let mut server = Server { child, directory };
         wait_until("the server answers", || {
-            let ended = server.child.try_wait().expect("its state");
+            let ended = server.child.exited().expect("its state");
             assert!(ended.is_none(), "varnishd did not start:\n{}", server.said());
             server.get("/").is_ok_and(|status| status == 200)
         });
@@ -195,7 +196,7 @@ impl Server {
     /// Stops it, and waits until it has ended.
     pub fn stop(&mut self, with: i32) {
         signal(self.pid(), with);
-        wait_until("the server has ended", || self.child.try_wait().expect("its state").is_some());
+        wait_until("the server has ended", || self.child.exited().expect("its state").is_some());
     }
 }
 
@@ -204,7 +205,7 @@ impl Drop for Server {
         for (pid, _) in self.processes() {
             signal(pid, 9);
         }
-        let _ = self.child.wait();
+        let _ = self.child.wait_for_exit();
         if std::thread::panicking() {
             eprintln!("{}", self.said());
         }

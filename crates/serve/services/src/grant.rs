@@ -5,9 +5,11 @@ use crate::error::{Error, Kind, Result};
 use crate::manager::{AttributeClass, Manager};
 use crate::region;
 use crate::sets::Sets;
+use orbit_linux::pidfd;
 use orbit_sandbox_lib::abi::{GET, Grant, SET};
 use orbit_sandbox_lib::attribute;
 use orbit_sandbox_lib::guard::{Guard, Verdict};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 
 /// See the module's head. Made by [`crate::Host::grant`], which notes the attribute's value, so
@@ -19,6 +21,8 @@ pub struct Granted {
     pub(crate) target: i32,
     /// When the target began; 0: it is no process.
     pub(crate) began: u64,
+    /// The target's life; `None` where it is a thread or no process.
+    pub(crate) life: Option<Arc<OwnedFd>>,
     pub(crate) rights: u32,
     pub(crate) guard: Guard,
     pub(crate) original: i64,
@@ -73,7 +77,11 @@ impl Granted {
 
     /// Whether the target is the one that the handle was granted for.
     fn check(&self) -> Result<()> {
-        if self.began == 0 || region::began(self.target) == self.began {
+        let is_there = match &self.life {
+            Some(life) => !pidfd::has_ended(life.as_fd()),
+            None => self.began == 0 || region::began(self.target) == self.began,
+        };
+        if is_there {
             return Ok(());
         }
         let text = format!("{} of {}: that process has exited", self.class.name, self.target);

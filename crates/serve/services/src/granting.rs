@@ -6,8 +6,10 @@ use crate::error::{Error, Kind, Result};
 use crate::grant::Granted;
 use crate::manager::GrantRequest;
 use crate::region;
+use orbit_linux::pidfd;
 use orbit_sandbox_lib::abi::{self, GRANTS, SET};
 use std::fs;
+use std::sync::Arc;
 
 impl Host {
     /// Makes what a service of this owner asks for, all of it or nothing. What may be set is noted,
@@ -73,6 +75,7 @@ impl Host {
             return Err(Error::new(Kind::Invalid, text));
         }
         // What another service has set meanwhile is not what to put back.
+        let life = pidfd::open(target).ok().map(Arc::new);
         let began = region::began(target);
         let now = manager.read(&class, target)?;
         let original = self.region.noted(class.id, target, began).unwrap_or(now);
@@ -87,7 +90,7 @@ impl Host {
             entry = Some(place);
         }
         let sets = self.sets.clone();
-        Ok(Granted { manager, class, target, began, rights, guard, original, entry, sets })
+        Ok(Granted { manager, class, target, began, life, rights, guard, original, entry, sets })
     }
 
     /// Reads an attribute in the name of this process, or sets it through its guard, for good.

@@ -243,7 +243,7 @@ fn by_process(cpu: usize, service_cpu: usize, n: usize) -> Result<Vec<f64>, Fail
 /// sandbox.
 fn by_call(cpu: usize, service_cpu: usize, n: usize, dispatch: Dispatch) -> Result<Vec<f64>, Failure> {
     let mut host = host(service_cpu)?;
-    let id = work(&mut host, dispatch, "100ms/100ms", (0, false), Vec::new())?.to_string();
+    let id = work(&mut host, dispatch, "50ms/100ms", (0, false), Vec::new())?.to_string();
     let (samples, ()) = child::run(cpu, Some(host.invitation()), |_| Ok(()), |out| {
         let Ok(callee) = Callee::find(&id) else { return };
         // Until agents have seen that runs are frequent: they check every 100 ms.
@@ -260,7 +260,7 @@ fn by_call(cpu: usize, service_cpu: usize, n: usize, dispatch: Dispatch) -> Resu
 /// The service is an upcall that a signal starts in the application.
 fn by_signal(cpu: usize, n: usize) -> Result<Vec<f64>, Failure> {
     let mut host = host(cpu)?;
-    work(&mut host, Dispatch::Upcall, "100ms/100ms", (0, false), Vec::new())?;
+    work(&mut host, Dispatch::Upcall, "50ms/100ms", (0, false), Vec::new())?;
     let (samples, ()) = child::run(cpu, Some(host.invitation()), |_| Ok(()), |out| {
         let (process, thread) = (sys::process(), sys::thread());
         let control = abi::control(abi::FIRST_SERVICE);

@@ -3,6 +3,7 @@
  * outcome of each names the function at fault. With "no-memory" main may have no further memory of
  * its own. */
 #include "check.h"
+#include <stdint.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/resource.h>
@@ -33,7 +34,9 @@ static long nanoseconds(void)
 
 __attribute__((noinline)) static void writes_nowhere(void)
 {
-    *(volatile int *)16 = 1;
+    /* An address that the compiler does not know. */
+    volatile uintptr_t low = 16;
+    *(volatile int *)low = 1;
 }
 
 static long task(void *store, void *args)
