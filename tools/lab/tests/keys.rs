@@ -10,7 +10,7 @@ fn services_run_behind_keys() {
         println!("SKIP: needs ORBIT_TEST_FULL=1");
         return;
     }
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let program = Path::new(env!("CARGO_BIN_EXE_orbit-lab"));
     let target = program.ancestors().nth(2).expect("a target directory");
     let output = Command::new("timeout")

@@ -6,7 +6,7 @@ use std::{path::Path, process::Command};
 
 #[test]
 fn each_kind_of_hang_is_found() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let program = Path::new(env!("CARGO_BIN_EXE_orbit-lab"));
     // What is kept from run to run lies beside the programs: TARGET/PROFILE/orbit-lab.
     let target = program.ancestors().nth(2).expect("a target directory");

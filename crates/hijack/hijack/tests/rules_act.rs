@@ -76,7 +76,7 @@ fn the_first_answer_counts_and_pass_shields() {
 #[test]
 fn a_port_that_cannot_be_is_an_error() {
     for (text, number) in [("connect(port=65536) -> EPERM", "65536"), ("connect(port>70000) -> EPERM", "70000")] {
-        let error = orbit_hijack::rules::Rules::parse(text).err().expect("an error").to_string();
+        let error = orbit_hijack::rules::Rules::parse(text).expect_err("an error").to_string();
         assert!(error.contains(&format!("there is no port {number}")), "{error}");
     }
     assert!(orbit_hijack::rules::Rules::parse("connect(port=1..65535) -> EPERM").is_ok());

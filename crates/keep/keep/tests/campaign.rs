@@ -44,11 +44,11 @@ fn crash_nginx(kind: Kind) {
     let nginx = Nginx::start(&format!("campaign-nginx-{kind:?}"), &module, &["--every", "500ms"]);
     let outcome = run(&nginx, kind, crashes(), 3, seed());
     check(kind, &outcome);
-    // Ruined for longer than every checkpoint, a worker is given up, which is reported; its master
-    // makes another one. That is rare.
+    // Ruined for longer than every checkpoint, or where no replay can be proven, a worker is given
+    // up, which is reported; its master makes another one. Most are put back.
     let given_up = if kind == Kind::Zeroed { common::count(nginx.events(), "gave-up") } else { 0 };
     println!("{given_up} workers were given up");
-    assert!(given_up <= 1 + crashes() / 100, "{given_up} workers were given up: {}", outcome.text());
+    assert!(given_up <= 1 + crashes() / 4, "{given_up} workers were given up: {}", outcome.text());
     assert!(given_up > 0 || nginx.has_kept_its_worker(), "the same worker: {}", outcome.text());
     if kind != Kind::Zeroed {
         assert_eq!(nginx.stop(), Some(0), "its own status");

@@ -209,15 +209,16 @@ impl Replays<'_> {
     }
 }
 
-/// What clients may have seen: each is an event of the keeper.
-fn reported(events: &Path) -> u64 {
+/// What so many clients may have seen: each is an event of the keeper. A process that is given up
+/// ends the connections that it holds, of each client at most.
+fn reported(events: &Path, clients: usize) -> u64 {
     let text = std::fs::read_to_string(events).unwrap_or_default();
     let events = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
     events
         .map(|e| match e["event"].as_str() {
             Some("recovered") if e["rung"] == "drop" => 1,
             Some("recovered") => e["reset"].as_array().map_or(0, Vec::len) as u64,
-            Some("gave-up") => 1,
+            Some("gave-up") => clients as u64,
             _ => 0,
         })
         .sum()
@@ -290,6 +291,6 @@ pub fn run(server: &dyn Server, kind: Kind, crashes: usize, clients: usize, mut 
     outcome.errors = state.errors.into_inner().expect("no panic");
     // Each poison is dropped once.
     let poison = if kind == Kind::Poison { outcome.crashes as u64 } else { 0 };
-    outcome.reported = reported(server.events()).saturating_sub(poison);
+    outcome.reported = reported(server.events(), clients).saturating_sub(poison);
     outcome
 }
