@@ -36,7 +36,7 @@ impl Server {
         ));
         let done = Command::new("cc")
             .args(["-O2", "-Wall", "-Wextra", "-Werror", "-pthread"])
-            .arg(format!("-I{root}/crates/services/include"))
+            .arg(format!("-I{root}/crates/serve/services/include"))
             .arg("-o")
             .arg(&program)
             .arg(format!("{root}/examples/services/connections.c"))
