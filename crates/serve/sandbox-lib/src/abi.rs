@@ -338,6 +338,8 @@ pub struct Control {
     pub callers: AtomicU32,
     /// 1: the service's thread sleeps on `wake`, or is about to.
     pub asleep: AtomicU32,
+    /// Ticks that agents have taken since the last upcall. Written by the run's thread.
+    pub moved: AtomicU32,
     /// When the run in progress began, monotonic nanoseconds, the lowest bit set for an upcall; 0:
     /// none is. The thread that holds the claim writes it.
     pub began: AtomicU64,

@@ -87,12 +87,27 @@ fn pending(service: &Service, control: &Control, place: Place, now: u64) -> Opti
     Some(Due::Timer(Event { kind: TIMER, lost: 0, due_ns: due, now_ns: now, value: 0 }))
 }
 
+/// An agent that takes so many ticks in a row of a service that members may run moves the next one
+/// by this part of the period.
+const MOVES: u32 = 8;
+
 /// Takes the ticks that are due, as one event. The next one is due at its own time, however late
-/// these are.
-fn take_ticks(service: &Service, control: &Control, event: &mut Event) {
+/// these are. Only while agents take all ticks of a service that members may run, its times move by
+/// a sixty-fourth of the period each: due times that always fall right after a processor's tick
+/// would leave every run to the agents.
+fn take_ticks(service: &Service, control: &Control, event: &mut Event, place: Place) {
     let period = service.period_ns.max(1);
     let merged = event.now_ns.saturating_sub(event.due_ns) / period;
-    let next = event.due_ns.saturating_add(merged.saturating_add(1).saturating_mul(period));
+    let mut next = event.due_ns.saturating_add(merged.saturating_add(1).saturating_mul(period));
+    match place {
+        Place::Upcall => control.moved.store(0, Relaxed),
+        Place::Agent if service.flags & PURE != 0 => {
+            if (control.moved.fetch_add(1, Relaxed) + 1) % MOVES == 0 {
+                next = next.saturating_add(period / u64::from(MOVES));
+            }
+        }
+        Place::Agent | Place::Thread => {}
+    }
     control.due.store(next, Release);
     control.ticks_due.fetch_add(merged + 1, Relaxed);
     control.ticks_merged.fetch_add(merged, Release);
@@ -254,7 +269,7 @@ impl Claimed {
             },
             Some(Due::Call(value)) => posted(abi::POSTED, 0, value),
             Some(Due::Timer(mut event)) => {
-                take_ticks(service, control, &mut event);
+                take_ticks(service, control, &mut event, self.place);
                 Some(event)
             }
         };
@@ -585,7 +600,7 @@ mod tests {
             random ^= random << 17;
             now += random % 2500;
             if let Some(Due::Timer(mut event)) = pending(&service, &control, Place::Agent, now) {
-                take_ticks(&service, &control, &mut event);
+                take_ticks(&service, &control, &mut event, Place::Agent);
                 if random % 4 == 0 {
                     miss(&control, Some(event));
                 } else {
