@@ -5,12 +5,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use orbit_apache::{Backend, Client, Server, Setup, lives, signal, started, wait_until};
 
-/// A fault, and what the log says of it: signal, file and line where it is a crash.
+/// A fault, and what the log says of it: signal and address where it is a crash. The balancer
+/// never waits for the names of functions: file and offset stand in their place.
 const FAULTS: [(&str, &str); 5] = [
-    ("segv", "crashed: SIGSEGV at 0x0 in write_to_null (fault.c:"),
+    ("segv", "crashed: SIGSEGV at 0x0 in "),
     ("hang", "not done at its deadline"),
     ("memory", "out of memory"),
-    ("recursion", "recurse_for_ever (fault.c:"),
+    ("recursion", "crashed: SIGSEGV at 0x7"),
     ("kill", "killed by signal 9"),
 ];
 

@@ -103,6 +103,9 @@ static void one_round(struct orbit *orbit, sqlite3 *db, int round, int32_t fault
         sqlite3_exec(db, "UPDATE t SET v = v + 1 WHERE id = abs(random()) % 1000", NULL, NULL, NULL);
         updates++;
     }
+    /* Waiting finds the names of a crash's functions, which a poll does not wait for. */
+    if (outcome.kind != ORBIT_RETURNED)
+        orbit_future_wait(future, &outcome);
     if (outcome.kind == ORBIT_RETURNED)
         printf("round %d expected %ld got %ld blocked_ms %.2f took_ms %.1f updates "
             "%ld\n", round, expected, outcome.value,

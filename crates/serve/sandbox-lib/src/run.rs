@@ -102,7 +102,7 @@ fn take_ticks(service: &Service, control: &Control, event: &mut Event, place: Pl
     match place {
         Place::Upcall => control.moved.store(0, Relaxed),
         Place::Agent if service.flags & PURE != 0 => {
-            if (control.moved.fetch_add(1, Relaxed) + 1) % MOVES == 0 {
+            if (control.moved.fetch_add(1, Relaxed) + 1).is_multiple_of(MOVES) {
                 next = next.saturating_add(period / u64::from(MOVES));
             }
         }
