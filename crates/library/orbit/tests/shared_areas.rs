@@ -462,7 +462,8 @@ fn what_it_cannot_do_is_rejected() {
             }
         }
         let error = build("rejected", 1 << 20).expect_err("rejected");
-        return assert_eq!(error.kind(), Kind::Unsupported, "{error}");
+        // Where little memory may be locked, the reservation is rejected before the engine is.
+        return assert!(matches!(error.kind(), Kind::Unsupported | Kind::Limit), "{error}");
     }
     if area(16).is_none() {
         return;
