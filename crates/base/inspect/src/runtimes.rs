@@ -4,8 +4,7 @@
 //! The JVM is asked as `jstack` asks it, for which it gets SIGQUIT: only where it catches that, and
 //! where its caller asks for it: by a person, of a guess, for which the stacks of its threads say
 //! too little, and of its monitors. Go's goroutines are read from memory; nothing is stopped.
-//! Promises: [`MOST`] lines at most, and [`PATIENCE`] at most for
-//! each step.
+//! Promises: `MOST` lines at most, and `PATIENCE` at most for each step.
 
 use crate::goroutines::{Parked, parked};
 use crate::stacks::{Frame, Unwinder};
