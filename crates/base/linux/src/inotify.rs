@@ -1,4 +1,4 @@
-//! Files of which the kernel reports that somebody has closed them after writing.
+//! Files that the kernel reports as closed after writing.
 //!
 //! Owns the descriptor. Promises: nothing here blocks; a queue that has overflowed is reported as
 //! such, never as silence.

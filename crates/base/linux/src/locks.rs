@@ -45,7 +45,7 @@ struct Holder {
     is_flock: bool,
 }
 
-/// The lock in the way of a waiter: the kernel lists waiters behind it, with its number and an
+/// The lock that blocks a waiter: the kernel lists waiters behind it, with its number and an
 /// arrow.
 fn blocker(text: &str, waiter: i32, inode: u64) -> Option<Holder> {
     let mut held: Option<(&str, Holder)> = None;

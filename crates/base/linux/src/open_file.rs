@@ -119,7 +119,7 @@ pub enum Owner {
 /// `start` and `len` (0: to the end) are of ranges. Does not wait.
 ///
 /// # Errors
-/// `EWOULDBLOCK` or `EAGAIN` if somebody else has it.
+/// `EWOULDBLOCK` or `EAGAIN` if another holder has it.
 pub fn set_lock(file: BorrowedFd<'_>, owner: Owner, write: Option<bool>, start: i64, len: i64) -> io::Result<()> {
     match owner {
         Owner::Flock => {

@@ -85,7 +85,7 @@ impl Watched {
 }
 
 /// Whether a process other than this program and its keeper has the file open for writing.
-/// Processes that may not be read are taken for such that have not.
+/// Unreadable processes are assumed not to have it open.
 fn is_open_elsewhere(program: i32, id: Id) -> bool {
     let own = std::process::id() as i32;
     let writes = |pid: i32, fd: i32| {

@@ -1,4 +1,4 @@
-//! The way of a call in main: the snapshot, the queue, the end.
+//! Life of a call in main: snapshot, queueing, completion.
 //!
 //! Everything here runs under the orbit's lock, except the sleeping. Calls are numbered without end
 //! (`u32`, wrapping) and end in order; `pending` holds those that main has submitted and not seen
@@ -58,7 +58,7 @@ impl Inner {
         let submitted_ns = now_ns();
         let deadline = options.deadline.or(self.options.deadline).map(|d| Instant::now() + d.min(A_CENTURY));
         let mut core = self.lock();
-        // Whether this attempt is at the cost of all calls that wait.
+        // True if this attempt may drop every queued call.
         let mut dropping = false;
         // Until when it waits for an orbit that is down.
         let mut patience = None;

@@ -472,7 +472,7 @@ unsafe fn raw_fork() -> std::io::Result<i32> {
     Ok(unsafe { process::raw_fork(0) }?.map_or(0, |child| child.pid))
 }
 
-/// A template that is nobody's to wait for: the child of a child that has ended.
+/// A double-forked template, so nobody reaps it.
 fn fork_twice(life: Life, ours: &Own, fork: impl Fn() -> std::io::Result<i32>) -> std::io::Result<Own> {
     match fork()? {
         0 => {

@@ -34,7 +34,7 @@ impl Inner {
         let mut guard = self.core.lock().unwrap_or_else(|e| e.into_inner());
         if !guard.queue.is_empty() {
             drop(guard);
-            // Lets go of the lock itself, for it may wake wakers then. This path wakes none.
+            // It may release the lock itself to wake wakers. This path wakes none.
             self.reap();
             guard = self.core.lock().unwrap_or_else(|e| e.into_inner());
         }

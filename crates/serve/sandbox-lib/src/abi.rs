@@ -474,7 +474,7 @@ pub const READABLE: u32 = 4;
 pub const TRACEPOINT: u32 = 5;
 /// Event: another service ran; the value is how often since the last event.
 pub const SERVICE: u32 = 6;
-/// Event: somebody waits for an answer; the value is the question's number.
+/// Event: a caller waits for an answer; the value is the question's number.
 pub const QUESTION: u32 = 7;
 
 /// A process's own page: what it had before it joined. Inherited, as a copy, by its children.

@@ -36,7 +36,7 @@ pub struct Status {
     pub owner: i32,
     /// Its budget.
     pub budget: Budget,
-    /// Whether it is not run any more, for it was aborted too often.
+    /// True if it was aborted too often and is not run any more.
     pub is_revoked: bool,
     /// What it used.
     pub account: Account,

@@ -99,7 +99,7 @@ impl Granted {
             return Ok(());
         };
         let (name, target) = (self.class.name, self.target);
-        // A niceness that somebody else has set since is theirs.
+        // A niceness that another process has set since stays.
         if self.class.id == attribute::CPU_NICE
             && let Ok(now) = self.read()
             && now != set

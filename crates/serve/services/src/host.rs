@@ -1,7 +1,7 @@
 //! The host: owns the region, the managers, the accounts and the agents, and decides what each
 //! user may do.
 //!
-//! It is not on the way of an event: members and agents take events by themselves, under the rules
+//! It is not on the path of an event: members and agents take events by themselves, under the rules
 //! that the host wrote into the public part. [`Host::tend`] does the rest, whenever its caller has
 //! time: owners that ended, services that were aborted too often, agents that died.
 

@@ -215,9 +215,9 @@ impl Watcher {
         self.reports.includes(id)
     }
 
-    /// The thread whose work one that sleeps waits for, if it waits for a lock with a known holder;
-    /// nothing if its wait may end soon, for somebody works for that, or if it waits for events:
-    /// a thread without work waits for as long as there is none.
+    /// The holder of the lock that this sleeping thread waits for, if it is known. `None` if a
+    /// running thread may end the wait, or if it waits for events: a thread without work waits
+    /// indefinitely.
     pub fn hopeless_wait(&self, id: Id) -> Option<Option<Id>> {
         let facts: &Facts = &self.scene.facts;
         let thread = facts.threads.get(&id).filter(|t| t.sleeps() && t.wait.is_some())?;

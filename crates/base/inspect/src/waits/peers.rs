@@ -178,7 +178,7 @@ fn descriptors(pid: i32) -> impl Iterator<Item = fs::DirEntry> {
     all
 }
 
-/// A process that holds the lock in the way of a thread that waits for one on a file.
+/// A process that holds the file lock that a thread waits for.
 ///
 /// The kernel gives a lock of `flock`, or of an open file (`F_OFD_SETLK`), back once nobody has the
 /// file open that way any more: it may outlast the process that took it (as `flock 9` in a shell's
