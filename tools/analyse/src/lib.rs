@@ -11,7 +11,7 @@
 //! thread itself runs the function at full speed.
 //!
 //! Promises: the program's own results are those of a run without it, but for what a task does to
-//! the outside (see `docs/limits.md`). Refuses: statically linked and 32-bit programs.
+//! the outside (see `docs/analyse.md`). Refuses: statically linked and 32-bit programs.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 

@@ -297,7 +297,7 @@ fn only(threads: Vec<Id>, how: How) -> Wakers {
     Wakers::Only { threads, processes: Vec::new(), how }
 }
 
-/// All threads of these processes, if each is watched; `None` if one is not.
+/// All threads of these processes, if each is watched; else any thread of the machine may wake it.
 fn whole(facts: &Facts, processes: Vec<i32>, how: How) -> Wakers {
     let is_watched = |pid: &i32| facts.processes.get(pid).is_some_and(|p| !p.threads.is_empty());
     if !processes.is_empty() && processes.iter().all(is_watched) {
