@@ -11,6 +11,8 @@ use crate::{Support, check, check_int, invalid};
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU8, Ordering};
 
 /// Linux 3.5, with checkpoint/restore support: where the kernel clears the thread id at a thread's
 /// end.
@@ -264,6 +266,17 @@ pub fn adopts_orphans() -> bool {
 pub fn own_thread_id() -> i32 {
     // SAFETY: a call without arguments.
     unsafe { libc::gettid() }
+}
+
+/// Whether libc has made no thread in this process so far. False where it does not say.
+pub fn has_made_no_thread() -> bool {
+    /// Address of the word in which libc says so (from 2.32 on); 0: there is none.
+    static WORD: OnceLock<usize> = OnceLock::new();
+    // SAFETY: a name that ends with 0.
+    let find = || unsafe { libc::dlsym(libc::RTLD_DEFAULT, c"__libc_single_threaded".as_ptr()) }.expose_provenance();
+    let word = std::ptr::with_exposed_provenance::<AtomicU8>(*WORD.get_or_init(find));
+    // SAFETY: if not null, a variable of one byte that libc has for this; it lives as long as libc.
+    !word.is_null() && unsafe { (*word).load(Ordering::Relaxed) } != 0
 }
 
 /// Starts a thread of this process on a stack of the caller's, without libc: it runs `work` once.

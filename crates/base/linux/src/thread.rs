@@ -59,6 +59,13 @@ pub fn start_of_code(stat: &str) -> u64 {
     rest.split(' ').nth(23).and_then(|n| n.parse().ok()).unwrap_or(0)
 }
 
+/// Whether a thread is on its way out, from its `stat`: it runs no code of its program any more.
+pub fn is_exiting(stat: &str) -> bool {
+    const PF_EXITING: u64 = 4;
+    let rest = stat.rsplit_once(") ").map_or("", |(_, rest)| rest);
+    rest.split(' ').nth(6).and_then(|n| n.parse().ok()).is_some_and(|flags: u64| flags & PF_EXITING != 0)
+}
+
 /// The descriptors that an epoll set watches, from its `fdinfo`, with the events each is watched
 /// for.
 pub fn epoll_set(fdinfo: &str) -> Vec<(i32, u32)> {
@@ -108,5 +115,6 @@ mod tests {
         let text = |file: &str| crate::procfs::text(format!("/proc/thread-self/{file}")).expect("a file");
         assert!(sched(text("schedstat").as_bytes()).is_some_and(|s| s.slices > 0));
         assert!(start_of_code(&text("stat")) > 0);
+        assert!(!is_exiting(&text("stat")) && is_exiting("7 (a) b) S 1 7 7 0 -1 4194628 0\n") && !is_exiting(""));
     }
 }

@@ -271,7 +271,8 @@ struct orbit_options {
     uint32_t give_up;                  /* failures in a row after which it stays down; 0: never */
     uint32_t alter_count;              /* areas in alters; 0: its updates may modify every area */
     struct orbit_area *const *alters;  /* the only areas that its updates may modify */
-    /* deadline of calls that have none of their own, microseconds; 0: none */
+    /* deadline of calls that have none of their own, microseconds. 0: NONE: a task that loops for
+     * ever holds its call, and all behind it, for ever. Give one well above what calls take */
     uint64_t deadline_us;
     /* shared memory for snapshots on their way, bytes, all in use from the start: rounded up to 256
      * KiB or the next power of two; 0: 1 MiB; more than 1 GiB: E2BIG */
@@ -337,7 +338,9 @@ struct orbit_counters {
     int32_t pid;          /* its process now, 0 while it is down */
     /* of orbit_call, which nobody pulled and newer ones needed the room of; see orbit_pull */
     uint64_t dropped_updates;
-    uint64_t reserved[5];     /* 0 */
+    /* of the restarts, since a call had left threads running: those that wait run in the next */
+    uint64_t left_threads;
+    uint64_t reserved[4];     /* 0 */
 };
 int orbit_stats(struct orbit *orbit, struct orbit_counters *stats);
 
@@ -474,7 +477,7 @@ enum orbit_outcome_kind {
     ORBIT_EXITED = 3,
     ORBIT_KILLED = 4,        /* signal: from outside, or by orbit_kill */
     ORBIT_OUT_OF_MEMORY = 5, /* it went beyond its memory limit */
-    /* not done at its deadline; if it was running, its process was killed */
+    /* not done at its deadline; if it was running, its process was ended; frames: where it was */
     ORBIT_TIMED_OUT = 6,
     /* address, frames: the task slept on the lock at address, in an area, which was held in the
      * snapshot: its holder is not in the orbit, and nobody can release it; its process was ended.
@@ -493,7 +496,7 @@ struct orbit_outcome {
     long value;           /* RETURNED */
     /* CRASHED: what the signal is about: read, written or jumped to; STUCK: the lock */
     void *address;
-    uint32_t frame_count; /* CRASHED, STUCK: addresses in frames */
+    uint32_t frame_count; /* CRASHED, STUCK, TIMED_OUT: addresses in frames */
     uint32_t reserved;    /* 0 */
     void *frames[32];     /* CRASHED, STUCK: the call stack, innermost first, addresses of main */
     /* all but RETURNED: a sentence, for CRASHED and STUCK followed by the call stack with functions

@@ -104,7 +104,8 @@ pub struct CStats {
     pending: u32,
     pid: i32,
     dropped_updates: u64,
-    reserved: [u64; 5],
+    left_threads: u64,
+    reserved: [u64; 4],
 }
 
 /// More than any machine has CPUs, or a program areas in one list.
@@ -309,7 +310,8 @@ pub unsafe extern "C" fn orbit_stats(orbit: *mut COrbit, stats: *mut CStats) -> 
             pending: now.pending,
             pid: now.pid,
             dropped_updates: now.dropped_updates,
-            reserved: [0; 5],
+            left_threads: now.left_threads,
+            reserved: [0; 4],
         };
         // SAFETY: the header's contract.
         unsafe { given::give(stats, value) };

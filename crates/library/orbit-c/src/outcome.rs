@@ -1,6 +1,7 @@
 //! How a call ended, as C sees it: `struct orbit_outcome`, and the number that goes with it.
 
 use std::ffi::{c_char, c_int, c_long, c_void};
+use std::time::Duration;
 
 use orbit::Outcome;
 
@@ -26,6 +27,11 @@ pub struct COutcome {
     frames: [*mut c_void; FRAMES],
     text: [c_char; TEXT],
 }
+
+/// How long a caller waits for the names of a call stack.
+const NAMED_WITHIN: Duration = Duration::from_secs(2);
+/// The same after a call that was not done at its deadline.
+const LATE_NAMED_WITHIN: Duration = Duration::from_millis(250);
 
 /// The kinds, as the header numbers them.
 const PENDING: c_int = 0;
@@ -87,7 +93,7 @@ pub(crate) unsafe fn report(outcome: &Outcome, to: *mut COutcome) -> c_int {
         Outcome::Exited(_) => (EXITED, -libc::EOWNERDEAD),
         Outcome::Killed(_) => (KILLED, -libc::EOWNERDEAD),
         Outcome::OutOfMemory => (OUT_OF_MEMORY, -libc::ENOMEM),
-        Outcome::TimedOut => (TIMED_OUT, -libc::ETIMEDOUT),
+        Outcome::TimedOut(_) => (TIMED_OUT, -libc::ETIMEDOUT),
         Outcome::Cancelled => (CANCELLED, -libc::ECANCELED),
         Outcome::Stuck(_) => (STUCK, -libc::EDEADLK),
         // Kinds of later versions are reported by their text.
@@ -102,14 +108,19 @@ pub(crate) unsafe fn report(outcome: &Outcome, to: *mut COutcome) -> c_int {
         }
         return answer;
     }
+    // A caller whose time is over does not wait long for names.
+    let wait = if matches!(outcome, Outcome::TimedOut(_)) { LATE_NAMED_WITHIN } else { NAMED_WITHIN };
+    let outcome = &outcome.clone().named_within(wait);
     let text = outcome.to_string();
     if !to.is_null() {
         // SAFETY: as above; every index is below its array's length.
         unsafe {
             match outcome {
-                Outcome::Crashed(crash) | Outcome::Stuck(crash) => {
-                    (&raw mut (*to).signal).write(crash.signal);
-                    (&raw mut (*to).code).write(crash.code);
+                Outcome::Crashed(crash) | Outcome::Stuck(crash) | Outcome::TimedOut(Some(crash)) => {
+                    if kind != TIMED_OUT {
+                        (&raw mut (*to).signal).write(crash.signal);
+                        (&raw mut (*to).code).write(crash.code);
+                    }
                     (&raw mut (*to).address).write(crash.address as *mut c_void);
                     let mut count = 0;
                     let mut before = None;

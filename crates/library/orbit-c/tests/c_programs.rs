@@ -86,6 +86,7 @@ programs! {
     locks_held_at_the_set_up: ["tests/c/stuck_on_inherited_lock.c"], [&[]];
     containers_of_pmr: ["tests/c/pmr.cpp"], [&[]];
     cancelled_threads: ["tests/c/cancelled.c"], [&[]];
+    a_late_call_says_where: ["tests/c/late_where.c"], [&[]];
     a_call_after_a_kill: ["tests/c/killed_then_called.c"], [&[]];
     no_set_up_in_a_new_pid_namespace: ["tests/c/new_pid_namespace.c"], [&[]];
     nothing_to_wait_for_after_exec: ["tests/c/exec.c"], [&[], &["adopting"], &["large"]];

@@ -276,7 +276,7 @@ impl Bank {
             Ok(Outcome::Exited(_)) => "exited",
             Ok(Outcome::Killed(_)) => "killed",
             Ok(Outcome::OutOfMemory) => "out of memory",
-            Ok(Outcome::TimedOut) => "timed out",
+            Ok(Outcome::TimedOut(_)) => "timed out",
             Ok(_) => "cancelled",
             Err(error) => {
                 if error.kind() == Kind::Down {

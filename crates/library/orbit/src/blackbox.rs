@@ -41,8 +41,6 @@ pub(crate) const MAX_MESSAGE: usize = 256;
 
 /// "orbit", and the version of the layout.
 const MAGIC: u32 = 0x6f72_6201;
-/// Only the message is there.
-const STATE_MESSAGE: u32 = 1;
 /// The message, if any, and everything but the frames are there; frames count one by one.
 const STATE_RECORDED: u32 = 2;
 /// The stack that handlers run on.
@@ -60,7 +58,7 @@ pub(crate) const SIGNALS: [c_int; 7] =
 pub struct BlackBox {
     /// [`MAGIC`], once the record counts.
     magic: AtomicU32,
-    /// Written last: 0, [`STATE_MESSAGE`], [`STATE_RECORDED`].
+    /// Written last: 0, [`STATE_RECORDED`].
     state: AtomicU32,
     /// Number of the signal.
     signal: AtomicI32,
@@ -88,11 +86,31 @@ pub struct BlackBox {
 
 const _: () = assert!(size_of::<BlackBox>() == 832 && align_of::<BlackBox>() == 64);
 
+impl BlackBox {
+    const fn empty() -> BlackBox {
+        BlackBox {
+            magic: AtomicU32::new(0),
+            state: AtomicU32::new(0),
+            signal: AtomicI32::new(0),
+            code: AtomicI32::new(0),
+            thread: AtomicI32::new(0),
+            memory_exhausted: AtomicU32::new(0),
+            address: AtomicU64::new(0),
+            pc: AtomicU64::new(0),
+            sp: AtomicU64::new(0),
+            frame_count: AtomicU32::new(0),
+            message_len: AtomicU32::new(0),
+            frames: [const { AtomicU64::new(0) }; MAX_FRAMES],
+            message: [const { AtomicU8::new(0) }; MAX_MESSAGE],
+        }
+    }
+}
+
 /// A black box as main has read it: numbers within their limits, otherwise whatever the orbit
 /// wrote.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
-    /// Number of the signal, 0 if only a message was left.
+    /// Number of the signal.
     pub signal: i32,
     /// Its `si_code`.
     pub code: i32,
@@ -129,7 +147,7 @@ pub(crate) unsafe fn read(black_box: *const BlackBox) -> Option<Record> {
     // race.
     let black_box = unsafe { &*black_box };
     let state = black_box.state.load(Ordering::Acquire);
-    if black_box.magic.load(Ordering::Relaxed) != MAGIC || (state != STATE_MESSAGE && state != STATE_RECORDED) {
+    if black_box.magic.load(Ordering::Relaxed) != MAGIC || state != STATE_RECORDED {
         return None;
     }
     let frame_count = (black_box.frame_count.load(Ordering::Acquire) as usize).min(MAX_FRAMES);
@@ -258,6 +276,7 @@ extern "C" fn record(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
     black_box.sp.store(sp, Ordering::Relaxed);
     black_box.frames[0].store(pc, Ordering::Relaxed);
     black_box.frame_count.store(1, Ordering::Relaxed);
+    let has_stack = signal == libc::SIGABRT && copy_panic(black_box, thread);
     if let Some(what) = mains_shared::what_of(address as usize).filter(|_| !sent) {
         let mut message = MessageWriter { black_box, len: 0 };
         let _ = message.write_str(what);
@@ -269,7 +288,9 @@ extern "C" fn record(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
     black_box.memory_exhausted.store(u32::from(exhausted()), Ordering::Release);
 
     let fetch = (signal == libc::SIGSEGV || signal == libc::SIGBUS) && !sent && address == pc;
-    walk(black_box, pc, if fetch { step_back(context) } else { None });
+    if !has_stack {
+        walk(black_box, pc, if fetch { step_back(context) } else { None });
+    }
     die();
 }
 
@@ -382,22 +403,81 @@ fn die() -> ! {
     process::end(128 + signal)
 }
 
-/// The hook for Rust panics: leaves the message in the black box and aborts. `catch_unwind` in a
-/// task does not see the panic: state that it left half-changed is not worth keeping, and a restart
-/// gives a fresh one.
+/// What is known of the panic that was last, of the thread that it names: it counts only if the
+/// process aborts of it. Its state: whether its stack has been unwound.
+static PANIC: BlackBox = BlackBox::empty();
+const UNWOUND: u32 = 1;
+/// Not 0 while the thread that takes calls runs a function of the task.
+static IN_TASK: AtomicU32 = AtomicU32::new(0);
+/// Messages of panics that follow another one which nothing has caught: its stack is gone.
+const AFTERWORDS: [&str; 2] = ["panic in a function that cannot unwind", "panic in a destructor during cleanup"];
+
+/// Orbit: the calling thread, which takes calls, enters or leaves a function of the task.
+pub(crate) fn note_in_task(is_in: bool) {
+    IN_TASK.store(is_in.into(), Ordering::Relaxed);
+}
+
+/// The hook for Rust panics: keeps the message and the call stack, for the case that nothing
+/// catches the panic, and the process aborts. One that the task catches is the task's affair. In
+/// the orbit's own code, which catches none, it aborts at once.
 ///
 /// Not inlined, so that a call stack shows it by this name.
 #[inline(never)]
 fn leave_panic_message(panic: &std::panic::PanicHookInfo<'_>) {
-    let black_box = BLACK_BOX.load(Ordering::Relaxed);
-    if !black_box.is_null() {
-        // SAFETY: the caller of `install` promised that the black box stays mapped.
-        let mut message = MessageWriter { black_box: unsafe { &*black_box }, len: 0 };
-        let _ = write!(message, "{panic}");
-        message.black_box.magic.store(MAGIC, Ordering::Relaxed);
-        message.black_box.state.store(STATE_MESSAGE, Ordering::Release);
+    let thread = process::own_thread_id();
+    let payload = panic.payload();
+    let text = payload.downcast_ref::<&str>().copied().or_else(|| payload.downcast_ref::<String>().map(|s| &s[..]));
+    let is_afterword = text.is_some_and(|text| AFTERWORDS.contains(&text));
+    if is_afterword && PANIC.thread.load(Ordering::Relaxed) == thread {
+        PANIC.state.store(UNWOUND, Ordering::Relaxed);
+    } else {
+        PANIC.state.store(0, Ordering::Relaxed);
+        PANIC.thread.store(thread, Ordering::Relaxed);
+        let _ = write!(MessageWriter { black_box: &PANIC, len: 0 }, "{panic}");
+        keep_stack_of_panic();
     }
-    std::process::abort();
+    let is_own = thread == std::process::id() as i32 && IN_TASK.load(Ordering::Relaxed) == 0;
+    if is_own || is_afterword || cfg!(panic = "abort") {
+        std::process::abort();
+    }
+}
+
+/// Notes the frames above the hook.
+fn keep_stack_of_panic() {
+    let mut count = 0;
+    let mut is_above = false;
+    backtrace::trace(|frame| {
+        let ip = frame.ip() as u64;
+        if is_above && ip != 0 {
+            // The first one counts as exact.
+            PANIC.frames[count].store(if count == 0 { ip - 1 } else { ip }, Ordering::Relaxed);
+            count += 1;
+        }
+        is_above |= frame.symbol_address() == leave_panic_message as *mut c_void;
+        count < MAX_FRAMES
+    });
+    PANIC.frame_count.store(count as u32, Ordering::Relaxed);
+}
+
+/// Copies what is known of the panic that this thread aborts of, if it does; returns whether the
+/// stack is the panic's too.
+fn copy_panic(to: &BlackBox, thread: i32) -> bool {
+    if PANIC.thread.load(Ordering::Relaxed) != thread || !std::thread::panicking() {
+        return false;
+    }
+    let copy = |to: &AtomicU32, from: &AtomicU32| to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    for (to, from) in to.message.iter().zip(&PANIC.message) {
+        to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+    }
+    copy(&to.message_len, &PANIC.message_len);
+    let is_stack = PANIC.state.load(Ordering::Relaxed) == UNWOUND && PANIC.frame_count.load(Ordering::Relaxed) > 0;
+    if is_stack {
+        for (to, from) in to.frames.iter().zip(&PANIC.frames) {
+            to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
+        }
+        copy(&to.frame_count, &PANIC.frame_count);
+    }
+    is_stack
 }
 
 /// Writes text into the black box, without allocating, and drops what does not fit.

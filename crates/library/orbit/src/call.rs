@@ -42,8 +42,10 @@ pub enum Outcome {
     /// `address` is the lock's, `message` names its area, and the call stack shows where it was
     /// taken.
     Stuck(Box<Crash>),
-    /// The call was not done at its deadline. If it was running, its orbit was killed.
-    TimedOut,
+    /// The call was not done at its deadline. If it was running, its orbit was ended: the call
+    /// stack shows where the task was, and is empty if the orbit left none within a second. None:
+    /// the call had not begun.
+    TimedOut(Option<Box<Crash>>),
     /// The call never ran: it was cancelled, replaced, or its orbit was destroyed or went down
     /// before its turn, or the one-shot process that held its large snapshot died.
     Cancelled,
@@ -66,17 +68,17 @@ impl Outcome {
     pub fn into_value(self, orbit: &str) -> Result<i64> {
         let kind = match self {
             Outcome::Returned(value) => return Ok(value),
-            Outcome::TimedOut => Kind::TimedOut,
+            Outcome::TimedOut(_) => Kind::TimedOut,
             Outcome::Cancelled => Kind::Cancelled,
             _ => Kind::Failed,
         };
         Err(Error::new(kind, format!("orbit \"{orbit}\" {self}")))
     }
 
-    /// The crash whose call stack the outcome has.
-    pub(crate) fn crash(&self) -> Option<&Crash> {
+    /// Where the task was when its orbit ended, where that is known: with the call stack.
+    pub fn crash(&self) -> Option<&Crash> {
         match self {
-            Outcome::Crashed(crash) | Outcome::Stuck(crash) => Some(crash),
+            Outcome::Crashed(crash) | Outcome::Stuck(crash) | Outcome::TimedOut(Some(crash)) => Some(crash),
             _ => None,
         }
     }
@@ -84,7 +86,7 @@ impl Outcome {
     /// The same, to be changed.
     pub(crate) fn crash_mut(&mut self) -> Option<&mut Crash> {
         match self {
-            Outcome::Crashed(crash) | Outcome::Stuck(crash) => Some(crash),
+            Outcome::Crashed(crash) | Outcome::Stuck(crash) | Outcome::TimedOut(Some(crash)) => Some(crash),
             _ => None,
         }
     }
@@ -93,11 +95,16 @@ impl Outcome {
     /// others. See [`Crash::backtrace`].
     #[must_use]
     pub fn without_waiting(self) -> Outcome {
-        match self {
-            Outcome::Crashed(crash) => Outcome::Crashed(Box::new(crash.without_waiting())),
-            Outcome::Stuck(crash) => Outcome::Stuck(Box::new(crash.without_waiting())),
-            other => other,
+        self.named_within(Duration::ZERO)
+    }
+
+    /// The outcome with the names of functions that come within this time, for which it waits.
+    #[must_use]
+    pub fn named_within(mut self, time: Duration) -> Outcome {
+        if let Some(crash) = self.crash_mut() {
+            crash.wait_for_names(time);
         }
+        self
     }
 
     /// Whether the orbit came to an end in this call.
@@ -118,7 +125,12 @@ impl fmt::Display for Outcome {
                 write!(f, "stuck: {}", crash.message.as_deref().unwrap_or_default())?;
                 crash.write_stack(f)
             }
-            Outcome::TimedOut => f.write_str("not done at its deadline"),
+            Outcome::TimedOut(None) => f.write_str("not done at its deadline, before it had begun"),
+            Outcome::TimedOut(Some(crash)) => {
+                f.write_str("not done at its deadline")?;
+                crash.write_place(f)?;
+                crash.write_stack(f)
+            }
             Outcome::Cancelled => f.write_str("cancelled before it ran"),
         }
     }

@@ -464,7 +464,7 @@ impl Inner {
         }
         match outcome {
             Outcome::Returned(_) => self.status.call_done(at.min(now_ns()).saturating_sub(call.submitted_ns)),
-            Outcome::TimedOut => self.status.timed_out(),
+            Outcome::TimedOut(_) => self.status.timed_out(),
             _ => self.status.calls_lost(1),
         }
         if !matches!(outcome, Outcome::Returned(_)) {
@@ -549,14 +549,20 @@ impl Inner {
         let may_run = core.life.process().is_some();
         let head_is_late = may_run && core.queue.front().is_some_and(|w| !w.cancelled && late(&w.call));
         let head = core.queue.completed();
-        self.skip(&mut core, |w| !(may_run && w.call.number == head) && late(&w.call), Outcome::TimedOut);
+        self.skip(&mut core, |w| !(may_run && w.call.number == head) && late(&w.call), Outcome::TimedOut(None));
         let mut ends_by = None;
         match core.life.condemned() {
-            _ if head_is_late => self.end_process(&mut core, EndedBy::Deadline),
             // This check has come for another reason.
-            Some(EndedBy::Stuck { killed_at }) if now < killed_at => ends_by = Some(killed_at),
+            Some(EndedBy::Stuck { killed_at } | EndedBy::Deadline { killed_at }) if now < killed_at => {
+                ends_by = Some(killed_at);
+            }
             // It may have been killed in vain.
             Some(doomed) => self.end_process(&mut core, doomed),
+            None if head_is_late => {
+                let killed_at = now + LATE_LEAVES_STACK_WITHIN;
+                self.end_leaving_stack(&mut core, EndedBy::Deadline { killed_at }, killed_at);
+                ends_by = Some(killed_at);
+            }
             None => {}
         }
         // Of those that are late: one that began just now, for it was no more to be skipped and not
@@ -577,6 +583,8 @@ impl Inner {
     }
 }
 
+/// How long the orbit of a late call may take to leave its call stack before it is killed.
+const LATE_LEAVES_STACK_WITHIN: Duration = Duration::from_secs(1);
 /// How soon the supervisor checks again at a late call that it could neither skip nor end.
 const LATE_CALL_RECHECK_AFTER: Duration = Duration::from_millis(1);
 /// How often the supervisor checks whether copiers live, while calls wait for them.

@@ -145,6 +145,9 @@ pub(crate) struct Up {
     pub pushed: AtomicU32,
     /// Not 0 while the orbit sleeps, or is about to, on [`Down::pulled`].
     pub push_waits: AtomicU32,
+    /// Threads that the last call has left, for which the process ends; see
+    /// [`crate::left_threads`].
+    pub left_threads: AtomicU32,
     pub endings: [Ending; SLOTS as usize],
     pub black_box: BlackBox,
     /// The ring of updates, in words: pieces are multiples of 8 bytes.

@@ -128,6 +128,9 @@ pub struct Stats {
     pub crashes: u64,
     /// Times it was started again.
     pub restarts: u64,
+    /// Of these, since a call had left threads running, which could have written into later
+    /// snapshots. No failure: calls that wait run in the next process.
+    pub left_threads: u64,
     /// Pages of snapshots sent to it.
     pub pages: u64,
     /// Calls whose snapshot a copier held.

@@ -56,6 +56,7 @@ mod generation;
 mod inherited;
 pub mod keep;
 mod kept;
+mod left_threads;
 mod life;
 mod limits;
 mod log;

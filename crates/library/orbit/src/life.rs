@@ -181,7 +181,7 @@ impl Inner {
         attach::hand_all_over(&spare.process()?.socket, &self.options.passed, &core.replicas)?;
         let template = spare.template.clone();
         let Some(process) = spare.take() else { return Ok(()) };
-        if core.stats.crashes == 0 {
+        if core.stats.crashes + core.stats.left_threads == 0 {
             self.status.started(process.pid);
         } else {
             self.status.restarted(process.pid);
@@ -193,6 +193,7 @@ impl Inner {
             pidfd: process.pidfd,
             socket: process.socket,
             up: Arc::new(up),
+            first_call: start_at,
             ended_by: EndedBy::Itself,
         });
         self.changed.notify_all();
@@ -281,9 +282,16 @@ impl Inner {
         // What was completed before the end counts.
         self.reap_locked(core);
         let Some(process) = core.life.end_process() else { return Next::Nothing };
-        core.stats.crashes += 1;
-        self.status.crashed();
         let mut rest = core.queue.take_all();
+        let left_threads = has_left_threads(&process, ended, core.queue.completed());
+        if left_threads {
+            core.stats.left_threads += 1;
+            core.life.note_return();
+            self.status.ended();
+        } else {
+            core.stats.crashes += 1;
+            self.status.crashed();
+        }
         let nonsense = core.life.take_nonsense();
         let was_up = process.up.ready.load(Ordering::Acquire) != 0;
         core.life.note_start((!was_up).then(|| {
@@ -293,7 +301,8 @@ impl Inner {
             }
             WhyDown::Ended(end)
         }));
-        let failed = rest.front_mut().filter(|head| has_ended_in(&process, &head.call)).map_or(0, |head| {
+        let is_head = |head: &&mut Waiting| !left_threads && has_ended_in(&process, &head.call);
+        let failed = rest.front_mut().filter(is_head).map_or(0, |head| {
             let mut outcome = if matches!(process.ended_by, EndedBy::Stuck { .. }) {
                 stuck(&process, self.describe_lock(core))
             } else {
@@ -308,8 +317,13 @@ impl Inner {
         });
         // The call that failed stands in the queue of those kept, cancelled: later calls build on
         // its pages.
-        let keep = self.options.pending == Pending::Keep && rest.iter().all(|w| w.copier.is_none());
-        let cancelled = if keep { self.renew_replicas(core, &rest, failed).max(failed) } else { rest.len() };
+        let keep = left_threads || self.options.pending == Pending::Keep;
+        let cancelled = match keep && rest.iter().all(|w| w.copier.is_none()) {
+            // Its replicas stand after its last call, as it left them.
+            true if left_threads => 0,
+            true => self.renew_replicas(core, &rest, failed).max(failed),
+            false => rest.len(),
+        };
         for waiting in rest.iter_mut().take(cancelled) {
             self.release_copier(core, waiting);
             self.finish(core, &waiting.call, Outcome::Cancelled, u64::MAX);
@@ -327,6 +341,7 @@ impl Inner {
         process.up.completed.fetch_xor(1 << 31, Ordering::SeqCst);
         futex::wake(&process.up.completed, i32::MAX);
         let pause = match self.options.restart {
+            _ if left_threads => Some(Duration::ZERO),
             Restart::Never => None,
             Restart::Always => Some(Duration::ZERO),
             Restart::OnFailure { give_up, .. } if give_up > 0 && core.life.failures() >= give_up => None,
@@ -576,7 +591,16 @@ fn is_late(call: &Call) -> bool {
 /// the end, and this one, behind it, had not begun.
 fn has_ended_in(process: &Process, call: &Call) -> bool {
     let begun = || process.up.begun.load(Ordering::SeqCst) != call.number;
-    process.ended_by != EndedBy::Deadline || is_late(call) || begun()
+    !matches!(process.ended_by, EndedBy::Deadline { .. }) || is_late(call) || begun()
+}
+
+/// Whether the process ended only since its last call had left threads. It may say so once it has
+/// done a call: then it is worth another at once.
+fn has_left_threads(process: &Process, ended: Option<Ended>, completed: u32) -> bool {
+    process.ended_by == EndedBy::Itself
+        && ended == Some(Ended { code: libc::CLD_EXITED, status: 0 })
+        && completed != process.first_call
+        && process.up.left_threads.load(Ordering::Acquire) != 0
 }
 
 /// That the process was ended for a task asleep on this lock.
@@ -600,14 +624,22 @@ fn understand(
     // granted.
     let record = unsafe { blackbox::read(&process.up.black_box) };
     match process.ended_by {
-        EndedBy::Deadline if late => return Outcome::TimedOut,
+        // Unless it crashed just then.
+        EndedBy::Deadline { .. } if ended.is_none_or(|e| matches!(e.status, libc::SIGABRT | libc::SIGKILL)) => {
+            if !late {
+                // It met one that came after the late call.
+                return Outcome::Killed(libc::SIGKILL);
+            }
+            let place = record.map_or_else(|| Crash::bare(libc::SIGKILL), |r| r.into_crash(libc::SIGABRT));
+            return Outcome::TimedOut(Some(Box::new(place)));
+        }
         EndedBy::Memory => return Outcome::OutOfMemory,
         EndedBy::Nonsense => {
             let mut crash = record.map_or_else(|| Crash::bare(libc::SIGKILL), |r| r.into_crash(libc::SIGKILL));
             crash.message = nonsense.map(|what| format!("ended by main: the orbit {what}"));
             return Outcome::Crashed(Box::new(crash));
         }
-        EndedBy::Deadline | EndedBy::Itself | EndedBy::Kill | EndedBy::Stuck { .. } => {}
+        EndedBy::Deadline { .. } | EndedBy::Itself | EndedBy::Kill | EndedBy::Stuck { .. } => {}
     }
     let out_of_memory = limits.oom_killed();
     match ended {

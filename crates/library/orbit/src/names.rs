@@ -26,8 +26,9 @@ use crate::limits;
 use crate::own::{self, Own};
 use crate::template::{Code, Template};
 
-/// How long names may take before a crash goes without.
-const NAMED_WITHIN: Duration = Duration::from_secs(2);
+/// How long names may take before a crash goes without: finding them takes a tenth of a second of
+/// processor time, of which a loaded machine gives little.
+const NAMED_WITHIN: Duration = Duration::from_secs(10);
 /// How often a thread that waits for names checks whether another has received them.
 const RECHECK_INTERVAL: Duration = Duration::from_millis(10);
 /// Requests that wait at one time, and processes that answer them.
@@ -158,10 +159,11 @@ impl Names {
         drop(self.template.lock().unwrap_or_else(|e| e.into_inner()).take());
     }
 
-    /// Waits until they are settled.
-    pub fn wait(&self) {
-        while !self.are_settled() {
-            let left = self.until.saturating_duration_since(Instant::now()).min(RECHECK_INTERVAL);
+    /// Waits until they are settled, or until this time.
+    pub fn wait(&self, until: Option<Instant>) {
+        let until = until.map_or(self.until, |until| until.min(self.until));
+        while !self.are_settled() && Instant::now() < until {
+            let left = until.saturating_duration_since(Instant::now()).min(RECHECK_INTERVAL);
             let _ = poll::poll(&mut [readable(self.number())], Some(left));
         }
     }

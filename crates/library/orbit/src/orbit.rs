@@ -90,7 +90,9 @@ impl OrbitBuilder {
         self
     }
 
-    /// Deadline of calls that have none of their own. Default: none.
+    /// Deadline of calls that have none of their own. **Default: none**: a task that loops for ever
+    /// then holds its call, and every call behind it, for ever. Give each orbit one that is well
+    /// above what its calls take.
     pub fn deadline(mut self, deadline: Duration) -> Self {
         self.options.deadline = Some(deadline);
         self

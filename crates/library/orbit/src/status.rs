@@ -337,6 +337,11 @@ impl SlotHandle {
         self.set_pid(0);
     }
 
+    /// The orbit's process has ended, which is no failure.
+    pub(crate) fn ended(&self) {
+        self.set_pid(0);
+    }
+
     /// The orbit has its first process.
     pub(crate) fn started(&self, pid: i32) {
         self.set_pid(pid);

@@ -84,20 +84,25 @@ impl Inner {
 
     fn end_stuck(&self, core: &mut Core) {
         let killed_at = Instant::now() + LEAVES_STACK_WITHIN;
-        let stuck = EndedBy::Stuck { killed_at };
-        core.life.condemn(stuck);
         let Some(process) = core.life.process() else { return };
         let lock = core.life.asleep().map_or(0, |asleep| asleep.lock);
         if !core.replicas.iter().any(|r| r.area.contains(lock, 4)) {
             // Another process of it would sleep there too.
             process.template.distrust();
         }
+        self.end_leaving_stack(core, EndedBy::Stuck { killed_at }, killed_at);
+    }
+
+    /// Has the process end by itself, for this reason, and leave its call stack.
+    pub fn end_leaving_stack(&self, core: &mut Core, why: EndedBy, killed_at: Instant) {
+        core.life.condemn(why);
+        let Some(process) = core.life.process() else { return };
         let aborted = process.pidfd.fd().and_then(|fd| pidfd::send_signal(fd, libc::SIGABRT));
         if aborted.is_ok() {
             // Should it not end of that, it is killed then.
             self.recheck_by(killed_at);
         } else {
-            self.end_process(core, stuck);
+            self.end_process(core, why);
         }
     }
 

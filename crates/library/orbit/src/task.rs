@@ -23,6 +23,7 @@ use crate::channel::{
 use crate::clock::now_ns;
 use crate::error::{Error, Kind, Result};
 use crate::generation::generation;
+use crate::left_threads::OwnThreads;
 use crate::limits::LimitsWire;
 use crate::log::{self, Record};
 use crate::own::{self, Own};
@@ -132,13 +133,18 @@ pub(crate) fn live(mut socket: Own) -> ! {
     };
     task.attach(identity.attachments);
     if identity.init != 0 {
+        blackbox::note_in_task(true);
         // SAFETY: main gave the address of a function of type Init that this process has (its
         // template was checked).
         task.store = unsafe { border::begin(std::mem::transmute::<usize, Init>(identity.init)) };
+        blackbox::note_in_task(false);
     }
+    let own_threads = OwnThreads::now();
     shared.up.ready.store(1, Ordering::Release);
     loop {
-        task.next_call();
+        if task.next_call() {
+            task.leave_no_thread(&own_threads);
+        }
     }
 }
 
@@ -255,7 +261,8 @@ impl Task {
         }
     }
 
-    fn next_call(&mut self) {
+    /// Takes the next call; whether it ran.
+    fn next_call(&mut self) -> bool {
         self.wait_for_call();
         let call = self.done;
         let slot = &self.shared.down.slots[(call & (SLOTS - 1)) as usize];
@@ -265,7 +272,7 @@ impl Task {
         // Main, taking calls back, lowers `submitted` first and then reads `begun`.
         if !self.is_there(call) {
             self.shared.up.begun.store(call, Ordering::SeqCst);
-            return;
+            return false;
         }
         let copied = self.wait_for_copier(slot);
         self.attach(slot.attach.load(Ordering::Relaxed));
@@ -278,7 +285,8 @@ impl Task {
         if let Some(how) = skipped {
             self.report(call, how, 0);
             // What was laid over shared memory was for this call.
-            return self.drop_own_writes();
+            self.drop_own_writes();
+            return false;
         }
         let args_len = slot.args_len.load(Ordering::Relaxed) as usize;
         let value = match &mut long_args {
@@ -294,6 +302,17 @@ impl Task {
         };
         self.report(call, ENDED_RETURNED, value as i64);
         self.drop_own_writes();
+        true
+    }
+
+    /// Ends this process if the call has left threads: they would write on into the snapshots of
+    /// later calls.
+    fn leave_no_thread(&self, own: &OwnThreads) {
+        let others = own.others();
+        if others > 0 {
+            self.shared.up.left_threads.store(others as u32, Ordering::Release);
+            process::end(0);
+        }
     }
 
     fn run(&self, slot: &Slot, args: *mut u8) -> c_long {
@@ -303,9 +322,11 @@ impl Task {
         };
         let (first, second) = if self.args_first { (args.cast(), self.store) } else { (self.store, args.cast()) };
         let process = generation();
+        blackbox::note_in_task(true);
         // SAFETY: main checked that the function's code is in this process; what the function does
         // is its own affair.
         let value = unsafe { border::call(std::mem::transmute::<usize, Entry>(function), first, second) };
+        blackbox::note_in_task(false);
         if generation() != process {
             // A child that the task forked came back out of it: it is no orbit, and would serve the
             // orbit's calls a second time.

@@ -118,7 +118,8 @@ fn a_waker_asks_about_its_orbit_however_the_call_ends() {
     // The supervisor is well: another orbit's deadline is kept.
     let other = options().build().expect("orbit");
     let late = other.call_async_with(&[], &long, &soon).expect("call");
-    assert_eq!(late.wait_timeout(Duration::from_secs(30)).expect("in time"), Outcome::TimedOut);
+    let ended = late.wait_timeout(Duration::from_secs(30)).expect("in time");
+    assert!(matches!(ended, Outcome::TimedOut(Some(_))), "{ended}");
 }
 
 #[test]

@@ -112,7 +112,7 @@ fn is_right(harm: u32, outcome: &Outcome) -> bool {
         (3, Outcome::Crashed(c)) => c.signal == libc::SIGABRT,
         (4, Outcome::Killed(signal)) => *signal == libc::SIGKILL,
         (5, Outcome::Exited(status)) => *status == 7,
-        (6, Outcome::OutOfMemory) | (7, Outcome::TimedOut) => true,
+        (6, Outcome::OutOfMemory) | (7, Outcome::TimedOut(Some(_))) => true,
         _ => false,
     }
 }

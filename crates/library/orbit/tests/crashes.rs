@@ -58,7 +58,7 @@ fn each_kind_of_end_is_distinguished_and_survived() {
                     assert!(c.to_string().contains("do_harm"), "the function is named: {c}");
                 }
                 (1, Outcome::Crashed(c)) => assert_eq!(c.signal, libc::SIGABRT),
-                (2, Outcome::Exited(3)) | (3, Outcome::Killed(libc::SIGKILL)) | (4, Outcome::TimedOut) => {}
+                (2, Outcome::Exited(3)) | (3, Outcome::Killed(libc::SIGKILL)) | (4, Outcome::TimedOut(Some(_))) => {}
                 (5, Outcome::Crashed(c)) => assert_eq!(c.signal, libc::SIGSEGV, "{c}"),
                 (6, Outcome::Crashed(c)) => {
                     assert_eq!(c.signal, libc::SIGABRT);
@@ -130,4 +130,72 @@ fn an_orbit_ends_with_its_last_handle() {
         assert!(Instant::now() < until, "its process ends too");
         std::thread::sleep(Duration::from_millis(1));
     }
+}
+
+#[inline(never)]
+fn spins_here() {
+    loop {
+        std::hint::spin_loop();
+    }
+}
+
+#[inline(never)]
+fn throws_here(what: i64) {
+    assert!(std::hint::black_box(what) == 0, "thrown by intent");
+}
+
+unsafe extern "C" fn catches(_: *mut c_void, args: *mut c_void) -> c_long {
+    // SAFETY: the tests pass one i64.
+    let what = unsafe { *args.cast::<i64>() };
+    let caught = std::panic::catch_unwind(|| throws_here(1)).is_err();
+    let joined = std::thread::spawn(|| throws_here(2)).join().is_err();
+    match what {
+        0 => c_long::from(caught && joined),
+        1 => std::process::abort(),
+        2 => {
+            throws_here(3);
+            0
+        }
+        _ => {
+            spins_here();
+            0
+        }
+    }
+}
+
+#[test]
+fn a_panic_that_the_task_catches_is_no_crash() {
+    let orbit = Orbit::builder("catcher").entry(catches).restart(Restart::Always).build().expect("orbit");
+    orbit.wait_ready(Duration::from_secs(60)).expect("up");
+    let pid = orbit.pid();
+    for _ in 0..10 {
+        assert_eq!(orbit.call(&[], &0i64.to_ne_bytes()).expect("call"), Outcome::Returned(1));
+    }
+    assert_eq!(orbit.pid(), pid);
+    // Nothing of what was caught is blamed for another end.
+    let Outcome::Crashed(aborted) = orbit.call(&[], &1i64.to_ne_bytes()).expect("call") else { panic!("no crash") };
+    assert!(aborted.message.is_none() && !aborted.to_string().contains("throws_here"), "{aborted}");
+    let patient = CallOptions::new().deadline(Duration::from_secs(60));
+    let Outcome::Crashed(thrown) = orbit.call_with(&[], &2i64.to_ne_bytes(), &patient).expect("call") else {
+        panic!("no crash")
+    };
+    let text = thrown.to_string();
+    assert!(thrown.message.as_deref().is_some_and(|m| m.contains("thrown by intent")), "{text}");
+    let headline = text.lines().next().unwrap_or_default();
+    assert!(headline.starts_with("SIGABRT in ") && headline.contains("throws_here"), "{text}");
+    assert!(text.contains("catches"), "its caller is there too: {text}");
+}
+
+#[test]
+fn a_call_past_its_deadline_says_where_its_task_was() {
+    let orbit = Orbit::builder("spinner").entry(catches).restart(Restart::Always).build().expect("orbit");
+    orbit.wait_ready(Duration::from_secs(60)).expect("up");
+    let short = CallOptions::new().deadline(Duration::from_millis(200));
+    // On a loaded machine a call may not have come to the loop.
+    let text = (0..20).find_map(|_| {
+        let text = orbit.call_with(&[], &3i64.to_ne_bytes(), &short).ok()?.to_string();
+        text.contains("spins_here").then_some(text)
+    });
+    let text = text.expect("a call stack with the names of functions");
+    assert!(text.starts_with("not done at its deadline in ") && text.contains("catches"), "{text}");
 }

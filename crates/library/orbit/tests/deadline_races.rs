@@ -77,7 +77,7 @@ fn what_ran_behind_a_late_call_counts_once() {
             // The last two: its process was killed for a call of the round before, which had
             // returned.
             let fail = pending == Pending::Fail && outcome == Outcome::Cancelled;
-            let right = matches!(outcome, Outcome::TimedOut | Outcome::Returned(1) | Outcome::Killed(9));
+            let right = matches!(outcome, Outcome::TimedOut(_) | Outcome::Returned(1) | Outcome::Killed(9));
             assert!(right || fail, "{outcome}");
             for (place, future) in behind.iter().enumerate() {
                 let outcome = future.wait().expect("wait");
@@ -94,11 +94,11 @@ fn what_ran_behind_a_late_call_counts_once() {
             for future in skipped {
                 let outcome = future.wait().expect("wait");
                 let fail = pending == Pending::Fail && outcome == Outcome::Cancelled;
-                let right = matches!(outcome, Outcome::TimedOut | Outcome::Returned(1) | Outcome::Killed(9));
+                let right = matches!(outcome, Outcome::TimedOut(_) | Outcome::Returned(1) | Outcome::Killed(9));
                 assert!(right || fail, "{outcome}");
             }
-            late += u32::from(outcome == Outcome::TimedOut);
-            beside += u32::from(outcome != Outcome::TimedOut && orbit.stats().crashes > crashes);
+            late += u32::from(matches!(outcome, Outcome::TimedOut(_)));
+            beside += u32::from(!matches!(outcome, Outcome::TimedOut(_)) && orbit.stats().crashes > crashes);
         }
         println!("{pending:?}: {late} of {ROUNDS} timed out, {beside} returned beside the end of their orbit");
     }

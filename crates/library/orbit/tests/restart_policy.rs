@@ -121,7 +121,7 @@ fn a_kept_call_past_its_deadline_ends_while_the_orbit_is_down() {
     let patient = orbit.call_async(&[], &[0; 8]).expect("call");
     for future in &late {
         let outcome = future.wait_timeout(Duration::from_secs(30)).expect("it ends though there is no process");
-        assert_eq!(outcome, Outcome::TimedOut);
+        assert_eq!(outcome, Outcome::TimedOut(None));
     }
     assert_eq!(patient.poll(), None, "the others wait on");
 }

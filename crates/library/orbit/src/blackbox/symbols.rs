@@ -4,6 +4,7 @@
 use std::ffi::{CStr, c_void};
 use std::fmt;
 use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use crate::names::{Desk, Names, lookups};
 use crate::template::Template;
@@ -142,8 +143,9 @@ impl Crash {
     /// The call stack, innermost function first; empty if the orbit could not leave one.
     ///
     /// Names and lines are found outside this process, from the moment of the crash on; this waits
-    /// until they are there, for two seconds at most. A frame that was given no name in that time
-    /// has the file of code and the offset in it, or none. [`Crash::without_waiting`] never waits.
+    /// until they are there, for ten seconds at most on a loaded machine. A frame that was given no
+    /// name in that time has the file of code and the offset in it, or none.
+    /// [`Crash::without_waiting`] never waits.
     pub fn backtrace(&self) -> &[Frame] {
         &self.stack().frames
     }
@@ -152,8 +154,18 @@ impl Crash {
     /// them any more.
     #[must_use]
     pub fn without_waiting(self) -> Crash {
-        self.stack.get_or_init(|| self.stack_now());
+        self.wait_for_names(Duration::ZERO);
         self
+    }
+
+    /// Waits for this long at most for names; others are not waited for later.
+    pub(crate) fn wait_for_names(&self, time: Duration) {
+        self.stack.get_or_init(|| {
+            if let Some(names) = &self.names {
+                names.wait(Instant::now().checked_add(time));
+            }
+            self.stack_now()
+        });
     }
 
     /// The crash with the names that this process finds itself.
@@ -166,7 +178,7 @@ impl Crash {
     fn stack(&self) -> &Stack {
         self.stack.get_or_init(|| {
             if let Some(names) = &self.names {
-                names.wait();
+                names.wait(None);
             }
             self.stack_now()
         })
@@ -187,6 +199,14 @@ impl Crash {
         Ok(())
     }
 
+    /// Writes the function to blame, if it is known.
+    pub(crate) fn write_place(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Some(culprit) = self.culprit() else { return Ok(()) };
+        write!(f, " in {}", culprit.function.as_deref().unwrap_or_default())?;
+        let Some(file) = &culprit.file else { return Ok(()) };
+        write_place(f, file.rsplit('/').next().unwrap_or(file), culprit.line)
+    }
+
     /// The frame to blame.
     fn culprit(&self) -> Option<&Frame> {
         self.stack().culprit.and_then(|at| self.backtrace().get(at))
@@ -203,13 +223,7 @@ impl fmt::Display for Crash {
         if about_an_address.contains(&self.signal) && self.code > 0 {
             write!(f, " at {:#x}", self.address)?;
         }
-        if let Some(culprit) = self.culprit() {
-            write!(f, " in {}", culprit.function.as_deref().unwrap_or_default())?;
-            if let Some(file) = &culprit.file {
-                let name = file.rsplit('/').next().unwrap_or(file);
-                write_place(f, name, culprit.line)?;
-            }
-        }
+        self.write_place(f)?;
         if let Some(message) = &self.message {
             write!(f, ": {message}")?;
         }

@@ -14,8 +14,11 @@ use crate::template::Template;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum EndedBy {
     Itself,
-    /// The supervisor, for a call past its deadline.
-    Deadline,
+    /// The supervisor, for a call past its deadline: it ends by itself, and leaves its stack, or is
+    /// killed at this time.
+    Deadline {
+        killed_at: Instant,
+    },
     /// Main, because the program asked for it.
     Kill,
     /// Main, because the memory around it came to an end.
@@ -36,6 +39,8 @@ pub(crate) struct Process {
     pub pidfd: Own,
     pub socket: Own,
     pub up: Arc<UpSide>,
+    /// The number of the first call that is its own.
+    pub first_call: u32,
     pub ended_by: EndedBy,
 }
 
