@@ -21,7 +21,7 @@ import sys
 # From the ground up. Crates of one line do not use each other.
 FLOORS = [
     ["orbit-linux"],
-    ["orbit-bpf", "orbit-derive", "orbit-section", "orbit-sandbox-lib"],
+    ["orbit-testing", "orbit-bpf", "orbit-derive", "orbit-section", "orbit-sandbox-lib"],
     ["orbit-tasks", "orbit-inspect", "orbit-graft", "orbit-uprobe", "rmk-section"],
     ["orbit-c", "orbit-rmk", "orbit-console", "orbit-hijack"],
     ["orbit-pins", "orbit-analyse", "orbit-services"],
@@ -38,7 +38,7 @@ APART = ["crates/serve/services-wasmtime"]
 
 # By folder, the last that fits. Apps stand just below the benches, which measure them; what they share, below them; the others are on
 # top, and nobody uses them.
-FOLDERS = {"/apps/": "orbit-bench", "/apps/common/": "orbit-bpf", "/tools/lab/": None, "/fuzz/": None}
+FOLDERS = {"/apps/": "orbit-bench", "/apps/common/": "orbit-tasks", "/tools/lab/": None, "/fuzz/": None}
 
 # All that these may use from outside the project: a program that links them pays for nothing else.
 OUTSIDE = {
@@ -48,6 +48,9 @@ OUTSIDE = {
     "orbit-c": {"libc"},
     "orbit-graft": {"libc"},
 }
+
+# Only tests use these, and what the ports share for tests and benches.
+TESTS_ONLY = {"orbit-testing": "orbit-apps"}
 
 DENIES = "#![cfg_attr(not(test), deny(clippy::disallowed_methods))]"
 FREESTANDING = {"orbit-sandbox-lib"}
@@ -101,6 +104,8 @@ def main():
             if not inside:
                 if other not in OUTSIDE.get(name, {other}) and (other, inside) in used(package, [None]):
                     wrong.append(f"{name} uses {other}: it may use {', '.join(sorted(OUTSIDE[name]))} only")
+            elif name not in (TESTS_ONLY.get(other, name), other):
+                wrong.append(f"{name} uses {other}, which is for tests only: make it a dev-dependency")
             elif floor.get(other, own) >= own:
                 wrong.append(f"{name} uses {other}, which does not stand below it: move what both need further down")
         wrong.extend(raw_calls(package))

@@ -3,7 +3,6 @@
 use orbit_linux::child::Exit;
 use std::collections::BTreeSet;
 use std::fs;
-use std::net::TcpListener;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -106,7 +105,7 @@ impl Server {
             let name = file.file_name().expect("a file");
             fs::copy(file, directory.path().join(name)).expect("a copy of the module");
         }
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
+        let port = orbit_apps::free_port();
         fs::create_dir(directory.path().join("htdocs")).expect("a directory");
         fs::write(directory.path().join("htdocs/page"), "x".repeat(1024)).expect("a page");
         fs::write(directory.path().join("conf"), configuration(setup, directory.path(), port)).expect("written");

@@ -1,12 +1,12 @@
 //! A directory of a server's own.
 
+use orbit_testing::{Folder, is_root};
 use std::fs;
 use std::os::unix::fs::chown;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::path::Path;
 
 /// A new directory among the temporary ones, removed with its contents when dropped.
-pub struct Directory(PathBuf);
+pub struct Directory(Folder);
 
 impl Directory {
     /// One named for this port; it belongs to `owner` (uid, gid) where that is given.
@@ -14,36 +14,22 @@ impl Directory {
     /// # Panics
     /// Where it cannot be made.
     pub fn new(port: &str, owner: Option<(u32, u32)>) -> Directory {
-        static NUMBER: AtomicU32 = AtomicU32::new(0);
-        let name = format!("orbit-{port}-{}-{}", std::process::id(), NUMBER.fetch_add(1, Ordering::Relaxed));
-        let directory = std::env::temp_dir().join(name);
-        fs::create_dir_all(&directory).expect("a directory");
+        let folder = Folder::new(port);
         if let Some((uid, gid)) = owner {
-            chown(&directory, Some(uid), Some(gid)).expect("root may give a directory away");
+            chown(folder.path(), Some(uid), Some(gid)).expect("root may give a directory away");
         }
-        Directory(directory)
+        Directory(folder)
     }
 
     /// Its path.
     pub fn path(&self) -> &Path {
-        &self.0
+        self.0.path()
     }
 
     /// What a file in it contains; empty if there is none.
     pub fn read(&self, file: &str) -> String {
-        String::from_utf8_lossy(&fs::read(self.0.join(file)).unwrap_or_default()).into_owned()
+        self.0.read(file)
     }
-}
-
-impl Drop for Directory {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Whether this process is root.
-pub fn is_root() -> bool {
-    orbit_linux::host::user() == 0
 }
 
 /// Uid and gid under which servers run where this process is root: those of `name`, or of nobody.

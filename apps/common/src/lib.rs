@@ -1,34 +1,17 @@
-//! What the ports' tests and benches share: building with `make`, waiting, what `/proc` says of a
-//! server's processes.
+//! What the ports' tests and benches share: building with `make`, users of servers, and by name
+//! what `orbit-testing` has.
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod build;
 mod directory;
-mod processes;
 
 pub use build::make;
-pub use directory::{Directory, is_root, user_of_servers};
-pub use processes::{
-    below, descriptors, family_cpu, is_zombie, lives, own_cpu, parent, shared_writable, signal, started,
+pub use directory::{Directory, user_of_servers};
+pub use orbit_testing::{
+    PATIENCE, below, descriptors, family_cpu, free_port, is_root, is_zombie, lives, needs_root, own_cpu, parent,
+    shared_writable, signal, started, until as wait_until,
 };
-
-use std::time::{Duration, Instant};
-
-/// Longest wait for anything.
-pub const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Waits until this holds.
-///
-/// # Panics
-/// With the sentence, where it does not hold after [`PATIENCE`].
-pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < until, "waited {} s in vain: {what}", PATIENCE.as_secs());
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
 
 /// Processes named for good: pid and start.
 pub type Named = Vec<(i32, Option<u64>)>;

@@ -5,6 +5,7 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+pub use orbit_apps::{PATIENCE, wait_until};
 use std::collections::HashMap;
 use std::ffi::OsString;
 use std::fs;
@@ -12,22 +13,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::time::{Duration, Instant};
-
-/// Longest wait for anything.
-pub const PATIENCE: Duration = Duration::from_secs(120);
-
-/// Waits until this holds.
-///
-/// # Panics
-/// With the sentence, where it does not hold after [`PATIENCE`].
-pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < until, "waited {} s in vain: {what}", PATIENCE.as_secs());
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
 
 /// Builds the library and the programs into the target directory, if anything of them changed.
 /// Returns the directory; `None`, having said so, where LevelDB or its source package is not

@@ -158,9 +158,7 @@ impl Victim {
 /// killed child that it does not know makes it end all sessions.
 #[test]
 fn postmaster_is_process_1() {
-    // SAFETY: takes nothing, changes nothing.
-    if unsafe { libc::geteuid() } != 0 {
-        println!("SKIP: needs root, for a pid namespace");
+    if !orbit_apps::needs_root() {
         return;
     }
     let Some(mut cluster) = Cluster::start_as_process_1("") else { return };

@@ -3,13 +3,12 @@
 //! what it had when the service is gone.
 
 use orbit_services::{Budget, Dispatch, Host, Options, Source, Spec, objects};
+use orbit_testing::{needs_root, until};
 use redis::Connection;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
-
-const PATIENCE: Duration = Duration::from_secs(90);
 
 /// Processes, files and groups that are gone when this is dropped.
 struct Stage {
@@ -31,14 +30,6 @@ impl Drop for Stage {
             }
         }
         let _ = fs::remove_dir_all(&self.folder);
-    }
-}
-
-fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !condition() {
-        assert!(begin.elapsed() < PATIENCE, "waited {PATIENCE:?} for: {what}");
-        std::thread::sleep(Duration::from_millis(50));
     }
 }
 
@@ -97,9 +88,8 @@ fn used(connection: &mut Connection) -> i64 {
 
 #[test]
 fn maxmemory_is_lowered_while_tasks_stall_and_put_back_when_the_service_is_gone() {
-    // SAFETY: no arguments.
-    if unsafe { libc::geteuid() } != 0 {
-        return println!("SKIP: needs root, for a control group");
+    if !needs_root() {
+        return;
     }
     if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
         return println!("SKIP: needs redis-server (Debian: apt-get install redis-server)");

@@ -11,19 +11,4 @@ mod server;
 pub use connection::Connection;
 pub use server::{Server, build};
 
-use std::time::{Duration, Instant};
-
-/// Longest wait for anything.
-pub const PATIENCE: Duration = Duration::from_secs(60);
-
-/// Waits until this holds.
-///
-/// # Panics
-/// With the sentence, where it does not hold after [`PATIENCE`].
-pub fn wait_until(what: &str, mut holds: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE;
-    while !holds() {
-        assert!(Instant::now() < until, "waited {} s in vain: {what}", PATIENCE.as_secs());
-        std::thread::sleep(Duration::from_millis(10));
-    }
-}
+pub use orbit_apps::{PATIENCE, wait_until};

@@ -90,8 +90,7 @@ fn save_points_and_changed_names() {
 fn a_replica_synchronises() {
     let Some(server) = Server::start(&["--repl-diskless-sync-delay", "0"]) else { return };
     fill(&server);
-    let port =
-        std::net::TcpListener::bind("127.0.0.1:0").and_then(|listener| listener.local_addr()).expect("a port").port();
+    let port = orbit_apps::free_port();
     server.run(&format!("CONFIG SET port {port}"));
     let Some(replica) = Server::start_stock(&[]) else { return };
     replica.run(&format!("REPLICAOF 127.0.0.1 {port}"));

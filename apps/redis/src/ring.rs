@@ -145,9 +145,7 @@ mod tests {
     /// A random history of pushes against a list.
     #[test]
     fn holds_the_newest_records_whole() {
-        let seed = std::time::SystemTime::now().elapsed_seed();
-        println!("seed {seed}");
-        let mut random = seed | 1;
+        let mut random = orbit_testing::Random::from_environment();
         let mut memory = vec![0u64; 64];
         let capacity = memory.len() * 8;
         // SAFETY: the vector outlives the ring and is used through it alone.
@@ -155,33 +153,20 @@ mod tests {
         let mut model: Vec<Vec<u8>> = Vec::new();
         let mut seen = 0;
         for _ in 0..20_000 {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            let record = vec![random as u8; (random >> 8) as usize % 200];
+            let record = vec![random.draw() as u8; random.index(200)];
             ring.push(&record);
             model.push(record);
             assert_eq!(ring.next() as usize, model.len());
             let mut found = Vec::new();
             // SAFETY: nothing was pushed since.
             unsafe { ring.span().read(0, |bytes| found.push(bytes.to_vec())) };
-            assert_eq!(found[..], model[ring.first() as usize..], "seed {seed}");
+            assert_eq!(found[..], model[ring.first() as usize..]);
             assert!(found.iter().map(|r| HEADER + r.len().next_multiple_of(8)).sum::<usize>() <= capacity);
             let mut fresh = 0;
             // SAFETY: as above.
             unsafe { ring.span().read(seen, |_| fresh += 1) };
             assert_eq!(fresh, 1);
             seen = ring.span().head;
-        }
-    }
-
-    trait Seed {
-        fn elapsed_seed(&self) -> u64;
-    }
-
-    impl Seed for std::time::SystemTime {
-        fn elapsed_seed(&self) -> u64 {
-            self.duration_since(std::time::UNIX_EPOCH).map_or(1, |d| d.as_nanos() as u64)
         }
     }
 }

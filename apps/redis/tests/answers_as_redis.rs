@@ -2,7 +2,7 @@
 //! and errors, byte for byte; only that the module's own reads of Redis' log are not in it, and not
 //! numbered.
 
-#[allow(dead_code, reason = "each test uses its part")]
+#[allow(dead_code, unused_imports, reason = "each test uses its part")]
 mod common;
 
 use common::{Server, entries, number, redis_own, run};

@@ -1,7 +1,7 @@
 //! Every kind of fault, twenty times, under load and with background saves: no client sees an
 //! error.
 
-#[allow(dead_code, reason = "each test uses its part")]
+#[allow(dead_code, unused_imports, reason = "each test uses its part")]
 mod common;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

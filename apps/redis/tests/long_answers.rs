@@ -1,7 +1,7 @@
 //! `ORBIT.SLOWLOG GET -1` of a log that is longer than one update of the library may be (64 MiB)
 //! gives every entry, and what Redis serves meanwhile it serves.
 
-#[allow(dead_code, reason = "each test uses its part")]
+#[allow(dead_code, unused_imports, reason = "each test uses its part")]
 mod common;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

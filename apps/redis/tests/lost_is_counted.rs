@@ -1,7 +1,7 @@
 //! While the orbit is down commands are served; afterwards the log and the count of what it lost
 //! make up what was seen.
 
-#[allow(dead_code, reason = "each test uses its part")]
+#[allow(dead_code, unused_imports, reason = "each test uses its part")]
 mod common;
 
 use std::time::Instant;

@@ -1,6 +1,6 @@
 //! Where `CONFIG` or `SLOWLOG` goes by another name the module is not loaded, and says why.
 
-#[allow(dead_code, reason = "each test uses its part")]
+#[allow(dead_code, unused_imports, reason = "each test uses its part")]
 mod common;
 
 use common::{Server, module, run};

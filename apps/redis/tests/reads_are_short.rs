@@ -1,7 +1,7 @@
 //! The module reads of Redis' own log what is new, however long that log is; none of it is left
 //! out.
 
-#[allow(dead_code, reason = "each test uses its part")]
+#[allow(dead_code, unused_imports, reason = "each test uses its part")]
 mod common;
 
 use common::{Server, by_module, count, entries, list, number, run, text};

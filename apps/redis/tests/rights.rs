@@ -1,7 +1,7 @@
 //! Whoever may not run Redis' own command may not run the module's that is like it: the answer is
 //! Redis' own, from a script and a transaction too, and nothing is shown, reset or harmed.
 
-#[allow(dead_code, reason = "each test uses its part")]
+#[allow(dead_code, unused_imports, reason = "each test uses its part")]
 mod common;
 
 use common::{Server, count, entries, number, run, text};

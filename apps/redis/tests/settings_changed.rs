@@ -1,7 +1,7 @@
 //! What was slow under the old settings is in the log after they were changed; that Redis keeps
 //! nothing is said.
 
-#[allow(dead_code, reason = "each test uses its part")]
+#[allow(dead_code, unused_imports, reason = "each test uses its part")]
 mod common;
 
 use common::{Server, entries, list, number, run, text};

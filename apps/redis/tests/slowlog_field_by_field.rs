@@ -2,7 +2,7 @@
 //! TCP: each entry of `ORBIT.SLOWLOG` has the number, time, duration, arguments, address and name
 //! of Redis' own, byte for byte; wrong counts give the same errors.
 
-#[allow(dead_code, reason = "each test uses its part")]
+#[allow(dead_code, unused_imports, reason = "each test uses its part")]
 mod common;
 
 use common::{Server, entries, list, number, redis_own, run, text};
@@ -11,7 +11,7 @@ use redis::{Connection, Value};
 /// A client over TCP, on a port that was free.
 fn by_tcp(server: &Server) -> Connection {
     for _ in 0..20 {
-        let port = std::net::TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a port").port();
+        let port = orbit_testing::free_port();
         let set = redis::cmd("CONFIG").arg(&["SET", "port", &port.to_string()]).query::<()>(&mut server.connect());
         if set.is_ok()
             && let Ok(client) = redis::Client::open(format!("redis://127.0.0.1:{port}"))

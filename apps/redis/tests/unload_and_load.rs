@@ -1,7 +1,7 @@
 //! The module can be unloaded and loaded again while clients are served; unloading leaves no
 //! process, thread or descriptor of it.
 
-#[allow(dead_code, reason = "each test uses its part")]
+#[allow(dead_code, unused_imports, reason = "each test uses its part")]
 mod common;
 
 use std::time::{Duration, Instant};

@@ -5,14 +5,14 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use orbit_testing::Folder;
 use redis::{Connection, Value};
 
-/// Longest wait for anything.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub use orbit_testing::PATIENCE;
 
 pub struct Server {
     child: Child,
-    dir: PathBuf,
+    dir: Folder,
 }
 
 /// The module that cargo has built with this test.
@@ -31,17 +31,14 @@ impl Server {
             println!("SKIP: needs redis-server (Debian: apt-get install redis-server)");
             return None;
         }
-        static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
-        let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-        let dir = std::env::temp_dir().join(format!("orbit-redis-{}-{number}", std::process::id()));
-        std::fs::create_dir_all(&dir).expect("a directory");
+        let dir = Folder::new("redis");
         let log = std::fs::File::create(dir.join("log")).expect("a log");
         let child = Command::new("redis-server")
             .args(["--port", "0", "--unixsocket", "s", "--save", "", "--appendonly", "no"])
             .args(["--enable-module-command", "yes", "--enable-debug-command", "yes", "--loadmodule"])
             .arg(module())
             .args(arguments.split_whitespace())
-            .current_dir(&dir)
+            .current_dir(dir.path())
             .stdin(Stdio::null())
             .stderr(log.try_clone().expect("a log"))
             .stdout(log)
@@ -62,7 +59,7 @@ impl Server {
     }
 
     pub fn log(&self) -> String {
-        std::fs::read_to_string(self.dir.join("log")).unwrap_or_default()
+        self.dir.read("log")
     }
 
     fn try_connect(&self) -> Option<Connection> {
@@ -97,7 +94,6 @@ impl Drop for Server {
         if std::thread::panicking() {
             eprintln!("the server's log:\n{}", self.log());
         }
-        let _ = std::fs::remove_dir_all(&self.dir);
     }
 }
 

@@ -5,21 +5,13 @@ mod common;
 
 use common::{Dir, Subject, field, may_trace, until};
 use graft::{Denial, Error, Process};
+use orbit_testing::needs_root;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::time::Duration;
 
 /// An ordinary user.
 const NOBODY: u32 = 65534;
-
-fn is_root() -> bool {
-    // SAFETY: a call without arguments.
-    let root = unsafe { libc::geteuid() } == 0;
-    if !root {
-        println!("SKIP: needs root");
-    }
-    root
-}
 
 /// Runs `work` in a thread with the rights of an ordinary user. (The system call itself changes one
 /// thread only.)
@@ -220,7 +212,7 @@ fn one_that_is_traced_names_the_tracer() {
 
 #[test]
 fn an_error_says_why_tracing_is_not_permitted() {
-    if !may_trace() || !is_root() {
+    if !may_trace() || !needs_root() {
         return;
     }
     let dir = Dir::new("rights");
@@ -239,7 +231,7 @@ fn an_error_says_why_tracing_is_not_permitted() {
 
 #[test]
 fn a_filter_is_suspended_or_named() {
-    if !may_trace() || !is_root() {
+    if !may_trace() || !needs_root() {
         return;
     }
     let dir = Dir::new("filter");

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 fn no_status_is_lost() {
     let dir = Dir::new("exit-status");
     let program = dir.build("ends.c", &["-O2", "-static"]);
-    let rounds = if std::env::var_os("ORBIT_TEST_FULL").is_some() { 3000 } else { 400 };
+    let rounds = orbit_testing::times(400, 3000) as i32;
     let (mut captures, mut during) = (0u32, 0u32);
     for round in 0..rounds {
         let code = round % 100 + 1;

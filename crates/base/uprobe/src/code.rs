@@ -583,14 +583,9 @@ mod tests {
     #[test]
     fn rubbish_and_empty_code_do_no_harm() {
         assert!(plain(&[], true).ends.is_empty());
-        let mut x = 7u64;
+        let mut random = orbit_testing::Random::new(7);
         for len in 0..600 {
-            let code: Vec<u8> = (0..len)
-                .map(|_| {
-                    x = x.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-                    (x >> 56) as u8
-                })
-                .collect();
+            let code = random.bytes(len);
             let s = shape(&code, true, 0x1000, &|_, len| vec![0; len]);
             assert!(s.ends.iter().all(|e| (e.offset as usize) < len));
         }

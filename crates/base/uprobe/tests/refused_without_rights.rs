@@ -25,9 +25,7 @@ fn the_capabilities_are_named() {
             std::thread::sleep(Duration::from_millis(5));
         }
     }
-    // SAFETY: plain call.
-    if unsafe { libc::geteuid() } != 0 {
-        println!("SKIP: needs root, to become an ordinary user");
+    if !orbit_testing::needs_root() {
         return;
     }
     // A copy where everybody may read it.

@@ -22,9 +22,7 @@ fn are_enough() {
         counts(Program::of(program.into()));
         return;
     }
-    // SAFETY: plain call.
-    if unsafe { libc::geteuid() } != 0 {
-        println!("SKIP: needs root, to become an ordinary user with two capabilities");
+    if !orbit_testing::needs_root() {
         return;
     }
     // Debian's kernels ask for more then.

@@ -593,15 +593,14 @@ mod tests {
         let (mut service, control) = unsafe { (core::mem::zeroed::<Service>(), core::mem::zeroed::<Control>()) };
         service.period_ns = 1000;
         control.due.store(5000, Relaxed);
-        let (mut now, mut random, mut ran, mut reported) = (5000u64, 88_172_645_463_325_252u64, 0u64, 0u64);
+        let (mut now, mut ran, mut reported) = (5000u64, 0u64, 0u64);
+        let mut random = orbit_testing::Random::new(88_172_645_463_325_252);
         for _ in 0..10_000 {
-            random ^= random << 13;
-            random ^= random >> 7;
-            random ^= random << 17;
-            now += random % 2500;
+            let drawn = random.draw();
+            now += drawn % 2500;
             if let Some(Due::Timer(mut event)) = pending(&service, &control, Place::Agent, now) {
                 take_ticks(&service, &control, &mut event, Place::Agent);
-                if random % 4 == 0 {
+                if drawn.is_multiple_of(4) {
                     miss(&control, Some(event));
                 } else {
                     ran += 1;

@@ -4,7 +4,7 @@
 #[path = "../../services/tests/common/mod.rs"]
 mod common;
 
-use common::{Sleeper, is_root, native, until, wasm};
+use common::{Killed, is_root, native, until, wasm};
 use orbit_services::{Dispatch, GrantRequest};
 use orbit_services_wasm::{Engine, Runner, Service, WasmSpec};
 use std::time::Duration;
@@ -22,7 +22,7 @@ fn one_source_does_the_same_as_wasm_as_an_upcall_and_in_a_thread() {
     }
     let Some(module) = wasm("record") else { return };
     let object = native("record");
-    let (mut host, target) = (common::host(), Sleeper::start());
+    let (mut host, target) = (common::host(), Killed::sleeper());
     let nice = || orbit_linux::sched::nice(target.pid()).expect("its niceness");
     let before = nice();
     let me = std::process::id() as i32;

@@ -27,13 +27,9 @@ fn changed_modules_are_refused_or_bounded() {
     let engine = Engine::new().expect("an engine");
     let mut healthy = Service::load(&engine, &spec("count", vec![]), &count, vec![]).expect("loaded");
     let event = Event { kind: 1, ..Event::default() };
-    let (mut random, mut refused, mut done, mut aborted) = (0x9e37_79b9_7f4a_7c15u64, 0, 0, 0);
-    let mut next = || {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random
-    };
+    let (mut refused, mut done, mut aborted) = (0, 0, 0);
+    let mut random = orbit_testing::Random::new(0x9e37_79b9_7f4a_7c15);
+    let mut next = || random.draw();
     for round in 0..times(100, 1000) {
         let mut module = wild.clone();
         // One in four is whole: it misbehaves in the ways that it knows.

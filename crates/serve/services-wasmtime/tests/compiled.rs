@@ -9,7 +9,7 @@ use std::time::Duration;
 #[path = "../../services/tests/common/mod.rs"]
 mod common;
 
-use common::{PATIENCE, Sleeper, times, until, wasm};
+use common::{Killed, PATIENCE, times, until, wasm};
 
 const EVENT: Event = Event { kind: 1, lost: 0, due_ns: 0, now_ns: 0, value: 5 };
 
@@ -58,7 +58,7 @@ fn a_long_handler_takes_a_fraction_of_the_interpreters_time() {
 fn sets_attributes_through_its_handles_and_they_are_put_back() {
     let Some(module) = wasm("record") else { return };
     let mut host = Host::new(Options { agent_priority: 0, ..Options::default() }).expect("a host");
-    let target = Sleeper::start();
+    let target = Killed::sleeper();
     let nice = || orbit_linux::sched::nice(target.pid()).expect("its niceness");
     let before = nice();
     let request = GrantRequest::set("cpu:nice", target.pid());
@@ -137,7 +137,7 @@ fn memory_is_limited() {
 fn calls_are_refused_and_counted_as_by_the_interpreter() {
     let Some(wild) = wasm("wild") else { return };
     let mut host = Host::new(Options { agent_priority: 0, ..Options::default() }).expect("a host");
-    let target = Sleeper::start();
+    let target = Killed::sleeper();
     let before = orbit_linux::sched::nice(target.pid()).expect("its niceness");
     let grants =
         host.grant(std::process::id() as i32, &[GrantRequest::set("cpu:nice", target.pid())]).expect("granted");
@@ -227,13 +227,9 @@ fn changed_modules_are_refused_or_bounded() {
     let (Some(wild), Some(count)) = (wasm("wild"), wasm("count")) else { return };
     let compiler = Compiler::new().expect("a compiler");
     let mut healthy = compiler.load(&spec("count", "2ms/10ms", vec![]), &count, vec![]).expect("loaded");
-    let (mut random, mut refused, mut done, mut aborted) = (0x9e37_79b9_7f4a_7c15u64, 0, 0, 0);
-    let mut next = || {
-        random ^= random << 13;
-        random ^= random >> 7;
-        random ^= random << 17;
-        random
-    };
+    let (mut refused, mut done, mut aborted) = (0, 0, 0);
+    let mut random = orbit_testing::Random::new(0x9e37_79b9_7f4a_7c15);
+    let mut next = || random.draw();
     for round in 0..times(60, 1000) {
         let mut module = wild.clone();
         for _ in 0..next() % 4 {

@@ -1,22 +1,13 @@
 //! The host that compiles modules answers the commands of `orbit service`, and ends as that does.
 
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 #[path = "../../services/tests/common/mod.rs"]
 mod common;
 
-use common::{Sleeper, until, wasm};
-
-/// A folder, gone when this is dropped.
-struct Folder(PathBuf);
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
+use common::{Folder, Killed, until, wasm};
 
 fn command(socket: &Path, args: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_orbit-service-wasmtime"))
@@ -34,11 +25,10 @@ fn said(output: &Output) -> String {
 #[test]
 fn a_host_runs_long_handlers_aborts_runaways_and_ends() {
     let (Some(long), Some(wild)) = (wasm("long"), wasm("wild")) else { return };
-    let folder = Folder(std::env::temp_dir().join(format!("orbit-service-wasmtime-{}", std::process::id())));
-    std::fs::create_dir_all(&folder.0).expect("a folder");
-    let socket = folder.0.join("host.sock");
+    let folder = Folder::new("service-wasmtime");
+    let socket = folder.join("host.sock");
     let cpu = common::cpu().to_string();
-    let mut host = Sleeper(
+    let mut host = Killed(
         Command::new(env!("CARGO_BIN_EXE_orbit-service-wasmtime"))
             .arg("--socket")
             .arg(&socket)
@@ -51,10 +41,10 @@ fn a_host_runs_long_handlers_aborts_runaways_and_ends() {
     BufReader::new(host.0.stdout.take().expect("piped")).read_line(&mut line).expect("a line");
     assert!(line.starts_with("services at"), "{line}");
 
-    let owner = Sleeper::start();
+    let owner = Killed::sleeper();
     let pid = owner.pid().to_string();
     let load = |name: &str, module: &[u8], arguments: &str| {
-        let file = folder.0.join(name);
+        let file = folder.join(name);
         std::fs::write(&file, module).expect("a module");
         let file = file.to_str().expect("a path");
         let options = ["--owner", &pid, "--budget", "20ms/100ms", "--memory", "1M", "--arguments", arguments];

@@ -290,11 +290,10 @@ mod tests {
         for length in 0..file.len() {
             let _ = load("cut", &file[..length], 2, &library);
         }
-        let mut seed = 1u64;
+        let mut random = orbit_testing::Random::new(1);
         for at in 0..file.len() {
             let mut changed = file.to_vec();
-            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            changed[at] = (seed >> 56) as u8;
+            changed[at] = random.draw() as u8;
             if let Ok(image) = load("changed", &changed, 2, &library) {
                 assert!(image.code.len() <= abi::SLOT && image.data.len() <= DATA_MAX);
             }

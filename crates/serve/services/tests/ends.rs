@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Member, Sleeper, host, is_root, native, spec, times, until};
+use common::{Killed, Member, host, is_root, native, spec, times, until};
 use orbit_services::{Dispatch, GrantRequest, Happened};
 use std::io::Read;
 use std::os::unix::process::CommandExt;
@@ -65,7 +65,7 @@ fn a_service_ends_with_its_owner_and_what_it_set_is_put_back() {
         return;
     }
     let mut host = host();
-    let (target, mut owner) = (Sleeper::start(), Sleeper::start());
+    let (target, mut owner) = (Killed::sleeper(), Killed::sleeper());
     let before = nice(target.pid());
     let mut spec = spec("count", Dispatch::Agent, vec![raises(target.pid())]);
     spec.owner = owner.pid();
@@ -88,7 +88,7 @@ fn what_two_services_set_is_as_before_both_once_they_are_gone() {
         return;
     }
     let mut host = host();
-    let target = Sleeper::start();
+    let target = Killed::sleeper();
     let before = nice(target.pid());
     let load = |host: &mut orbit_services::Host| {
         let spec = spec("count", Dispatch::Agent, vec![raises(target.pid())]);
@@ -156,7 +156,7 @@ fn a_member_that_execs_is_not_killed_by_upcalls() {
 
 /// Starts a host in a process of its own, which manages `target` and may join `member`; answers it
 /// and its agent.
-fn start_host(target: i32, member: Option<i32>) -> (Sleeper, i32) {
+fn start_host(target: i32, member: Option<i32>) -> (Killed, i32) {
     let mut command = Command::new(std::env::current_exe().expect("own program"));
     command
         .args(["host_program", "--exact", "--ignored", "--nocapture", "--test-threads=1"])
@@ -165,7 +165,7 @@ fn start_host(target: i32, member: Option<i32>) -> (Sleeper, i32) {
     if let Some(member) = member {
         command.env("ORBIT_TEST_JOIN", member.to_string());
     }
-    let mut host = Sleeper(command.spawn().expect("a host"));
+    let mut host = Killed(command.spawn().expect("a host"));
     let mut text = String::new();
     let mut output = host.0.stdout.take().expect("piped");
     let mut bytes = [0u8; 256];
@@ -189,7 +189,7 @@ fn what_was_set_is_put_back_when_the_host_is_killed_and_members_are_unharmed() {
     if !is_root() {
         return;
     }
-    let (target, mut member) = (Sleeper::start(), Sleeper::start());
+    let (target, mut member) = (Killed::sleeper(), Killed::sleeper());
     let before = nice(target.pid());
     for round in 0..times(5, 300) {
         // The next host joins the same member, which has the region of the one before mapped.
@@ -212,7 +212,7 @@ fn a_member_that_computes_is_unharmed_whenever_its_host_is_killed() {
     if !is_root() {
         return;
     }
-    let target = Sleeper::start();
+    let target = Killed::sleeper();
     let before = nice(target.pid());
     let mut member = common::Subject::start(&[]);
     until("it runs", || member.is_running());
@@ -227,7 +227,7 @@ fn a_member_that_computes_is_unharmed_whenever_its_host_is_killed() {
             .env("ORBIT_TEST_JOIN", member.pid().to_string())
             .env("ORBIT_TEST_OBJECT", &object)
             .stdout(Stdio::piped());
-        let mut host = Sleeper(command.spawn().expect("a host"));
+        let mut host = Killed(command.spawn().expect("a host"));
         let mut output = host.0.stdout.take().expect("piped");
         let mut text = String::new();
         // Killed from its first join on, or from a moment on at which the program is a member.
@@ -286,7 +286,7 @@ fn the_region_of_a_dead_host_is_replaced_and_that_of_a_living_one_is_not() {
     if !is_root() {
         return;
     }
-    let (target, member) = (Sleeper::start(), Sleeper::start());
+    let (target, member) = (Killed::sleeper(), Killed::sleeper());
     let maps = || std::fs::read_to_string(format!("/proc/{}/maps", member.pid())).expect("maps");
     let (mut first, _) = start_host(target.pid(), Some(member.pid()));
     let mut second = host();

@@ -3,20 +3,20 @@
 
 mod common;
 
-use common::{Sleeper, host, is_root, native, spec, until};
+use common::{Killed, host, is_root, native, spec, until};
 use orbit_services::{Dispatch, Kind};
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-fn start() -> Sleeper {
+fn start() -> Killed {
     let program = std::env::temp_dir().join(format!("orbit-filtered-{}", std::process::id()));
     let source = common::services().join("tests/native/filtered.c");
     let done = Command::new("cc").arg("-O2").arg("-o").arg(&program).arg(source).status().expect("cc");
     assert!(done.success());
     let mut command = Command::new("taskset");
     command.args(["-c", &common::cpu().to_string()]).arg(&program).stdin(Stdio::piped());
-    let child = Sleeper(command.spawn().expect("taskset"));
+    let child = Killed(command.spawn().expect("taskset"));
     let pid = child.pid();
     until("it is the program", || std::fs::read_link(format!("/proc/{pid}/exe")).is_ok_and(|exe| exe == program));
     std::fs::remove_file(program).expect("removed");

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Sleeper, host, is_root, native, spec, until};
+use common::{Killed, host, is_root, native, spec, until};
 use orbit_services::{Dispatch, Given, Happened, Kind};
 use std::net::UdpSocket;
 use std::time::{Duration, Instant};
@@ -14,7 +14,7 @@ fn datagrams_are_answered_while_the_owner_is_stopped_and_until_it_ends() {
         return;
     }
     let mut host = host();
-    let mut owner = Sleeper::start();
+    let mut owner = Killed::sleeper();
     let socket = UdpSocket::bind("127.0.0.1:0").expect("a socket");
     let address = socket.local_addr().expect("its address");
     let mut spec = spec("answers", Dispatch::Thread, vec![]);

@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Sleeper, host, is_root, native, spec, until};
+use common::{Killed, host, is_root, native, spec, until};
 use orbit_services::{Dispatch, GrantRequest, Host, Kind, ServiceId};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
@@ -14,10 +14,10 @@ fn nice(pid: i32) -> i32 {
 }
 
 /// A process with this number, if the kernel gives it to us within some tries.
-fn process_with_number(number: i32) -> Option<Sleeper> {
+fn process_with_number(number: i32) -> Option<Killed> {
     for _ in 0..50 {
         std::fs::write("/proc/sys/kernel/ns_last_pid", (number - 1).to_string()).ok()?;
-        let process = Sleeper::start();
+        let process = Killed::sleeper();
         if process.pid() == number {
             return Some(process);
         }
@@ -31,7 +31,7 @@ fn a_handle_is_of_its_target_and_not_of_another_with_its_number() {
         return;
     }
     let mut host = host();
-    let target = Sleeper::start();
+    let target = Killed::sleeper();
     let number = target.pid();
     let grant = |min: i32| format!("cpu:nice:set(pid={number},min={min})").parse::<GrantRequest>().expect("a grant");
     let spec = spec("count", Dispatch::Agent, vec![grant(nice(number) + 1)]);
@@ -74,7 +74,7 @@ fn only_what_was_set_is_put_back_and_each_has_a_line() {
         return;
     }
     let mut host = host();
-    let target = Sleeper::start();
+    let target = Killed::sleeper();
     let pid = target.pid();
     let before = nice(pid);
     // One that set nothing touches nothing.
@@ -114,7 +114,7 @@ fn a_handle_has_the_rights_of_the_host_in_a_member_without_them_too() {
     }
     let mut command = Command::new("taskset");
     command.args(["-c", &common::cpu().to_string(), "sh", "-c", "while :; do :; done"]).uid(65_534).gid(65_534);
-    let mut member = Sleeper(command.spawn().expect("taskset"));
+    let mut member = Killed(command.spawn().expect("taskset"));
     let program = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
     until("it is the shell", || program(member.pid()).trim() == "sh" && nice(member.pid()) >= 0);
     host.join(member.pid()).expect("joined");

@@ -224,7 +224,7 @@ fn a_weight_and_a_maximum_are_set_in_the_control_group_of_a_process_and_put_back
         return;
     }
     let Some(group) = Group::make() else { return println!("SKIP: needs a control group with the cpu controller") };
-    let target = common::Sleeper::start();
+    let target = common::Killed::sleeper();
     std::fs::write(group.0.join("cgroup.procs"), target.pid().to_string()).expect("moved");
     let mut host = host();
     let me = std::process::id() as i32;
@@ -248,7 +248,7 @@ fn without_a_control_group_a_weight_is_a_niceness_and_a_maximum_is_refused() {
     if !is_root() {
         return;
     }
-    let target = common::Sleeper::start();
+    let target = common::Killed::sleeper();
     if orbit_services::group::has_group(target.pid()) {
         return println!("SKIP: needs a process without a control group of its own");
     }

@@ -4,7 +4,7 @@
 
 mod common;
 
-use common::{Sleeper, host, is_root, native, spec, times, until};
+use common::{Folder, Killed, host, is_root, native, spec, times, until};
 use orbit_services::{Dispatch, Host, Options};
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
@@ -12,25 +12,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// A folder that is gone when this is dropped.
-struct Folder(PathBuf);
-
-impl Folder {
-    fn new(name: &str) -> Folder {
-        let folder = std::env::temp_dir().join(format!("orbit-outsider-{name}-{}", std::process::id()));
-        std::fs::create_dir_all(&folder).expect("a folder");
-        Folder(folder)
-    }
-}
-
-impl Drop for Folder {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
 /// Starts a program on the CPU of ticks. `None` where it is not installed.
-fn start(program: &str, args: &[&str], folder: &Path) -> Option<Sleeper> {
+fn start(program: &str, args: &[&str], folder: &Path) -> Option<Killed> {
     let there = Command::new("sh").args(["-c", &format!("command -v {program}")]).stdout(Stdio::null()).status();
     if !there.expect("sh").success() {
         println!("SKIP: needs {program}");
@@ -40,7 +23,7 @@ fn start(program: &str, args: &[&str], folder: &Path) -> Option<Sleeper> {
     command.args(["-c", &common::cpu().to_string(), program]).args(args).current_dir(folder);
     let output = std::fs::File::create(folder.join("output")).expect("a file");
     command.stdin(Stdio::null()).stderr(output.try_clone().expect("a file")).stdout(output);
-    Some(Sleeper(command.spawn().expect("taskset")))
+    Some(Killed(command.spawn().expect("taskset")))
 }
 
 /// What is mapped, which signals are caught, which descriptors are open.
@@ -53,7 +36,7 @@ fn traces(pid: i32) -> (bool, String) {
 
 /// Joins, lets upcalls happen while the program works, leaves; again and again. `works` gives it
 /// something to do and checks it.
-fn campaign(program: &mut Sleeper, folder: &Path, mut works: impl FnMut() -> bool) {
+fn campaign(program: &mut Killed, folder: &Path, mut works: impl FnMut() -> bool) {
     let mut host: Host = host();
     host.start_ticks(Duration::from_millis(2));
     if let Some(why) = host.no_ticks() {
@@ -94,12 +77,12 @@ fn redis_server() {
     }
     let folder = Folder::new("redis");
     let args = ["--port", "0", "--unixsocket", "s", "--save", "", "--appendonly", "no"];
-    let Some(mut server) = start("redis-server", &args, &folder.0) else { return };
+    let Some(mut server) = start("redis-server", &args, folder.path()) else { return };
     // Something that takes the server some milliseconds.
     let script = "EVAL \"local x = 0 for i = 1, 200000 do x = (x * 31 + i) % 1000003 end return x\" 0\r\n";
-    let socket = folder.0.join("s");
+    let socket = folder.path().join("s");
     until("it answers", || asks(&socket, "PING\r\n", "+PONG"));
-    campaign(&mut server, &folder.0, || asks(&socket, script, ":") && asks(&socket, "PING\r\n", "+PONG"));
+    campaign(&mut server, folder.path(), || asks(&socket, script, ":") && asks(&socket, "PING\r\n", "+PONG"));
 }
 
 #[test]
@@ -108,8 +91,8 @@ fn nginx() {
         return;
     }
     let folder = Folder::new("nginx");
-    let here = folder.0.display();
-    std::fs::write(folder.0.join("page"), "x".repeat(300_000)).expect("a page");
+    let here = folder.path().display();
+    std::fs::write(folder.path().join("page"), "x".repeat(300_000)).expect("a page");
     let conf = format!(
         "daemon off; master_process off; user root; pid {here}/pid; error_log {here}/error;\n\
          events {{}}\nhttp {{ access_log off; client_body_temp_path {here}/b; proxy_temp_path {here}/p; fastcgi_temp_path {here}/f;\n\
@@ -117,12 +100,14 @@ fn nginx() {
          9;\n\
          server {{ listen unix:{here}/socket; root {here}; }} }}\n"
     );
-    std::fs::write(folder.0.join("conf"), conf).expect("a file");
+    std::fs::write(folder.path().join("conf"), conf).expect("a file");
     let path = format!("{here}/conf");
-    let Some(mut server) = start("nginx", &["-c", &path, "-e", &format!("{here}/error")], &folder.0) else { return };
-    let socket = folder.0.join("socket");
+    let Some(mut server) = start("nginx", &["-c", &path, "-e", &format!("{here}/error")], folder.path()) else {
+        return;
+    };
+    let socket = folder.path().join("socket");
     let request = "GET /page HTTP/1.1\r\nHost: x\r\nAccept-Encoding: gzip\r\nConnection: close\r\n\r\n";
-    campaign(&mut server, &folder.0, || asks(&socket, request, "HTTP/1.1 200 OK"));
+    campaign(&mut server, folder.path(), || asks(&socket, request, "HTTP/1.1 200 OK"));
 }
 
 #[test]
@@ -131,16 +116,16 @@ fn memcached() {
         return;
     }
     let folder = Folder::new("memcached");
-    let socket = folder.0.join("s");
+    let socket = folder.path().join("s");
     let path = socket.to_str().expect("a path");
-    let Some(mut server) = start("memcached", &["-u", "root", "-s", path, "-t", "2"], &folder.0) else { return };
+    let Some(mut server) = start("memcached", &["-u", "root", "-s", path, "-t", "2"], folder.path()) else { return };
     // Keys that are set, read back and compared: some milliseconds of the server.
     let value = "v".repeat(900);
     let set: String = (0..400).map(|n| format!("set k{n} 0 0 900\r\n{value}\r\n")).collect();
     let get: String = (0..400).map(|n| format!("get k{n}\r\n")).collect();
     let stored = "STORED\r\n".repeat(400);
     let values: String = (0..400).map(|n| format!("VALUE k{n} 0 900\r\n{value}\r\nEND\r\n")).collect();
-    campaign(&mut server, &folder.0, || asks(&socket, &set, &stored) && asks(&socket, &get, &values));
+    campaign(&mut server, folder.path(), || asks(&socket, &set, &stored) && asks(&socket, &get, &values));
 }
 
 #[test]
@@ -153,8 +138,8 @@ fn node() {
                   function f() { let n = 1, s = ''; for (let i = 0; i < 50000; i++) { n = (n * 31 + i) % 1000003; s += n & 7; }\n\
                   return createHash('sha256').update(s).digest('hex'); }\n\
                   const e = f(); function g() { console.log(f() === e ? 'well' : 'wrong'); setTimeout(g, 1); }\ng();\n";
-    let Some(mut program) = start("node", &["-e", script], &folder.0) else { return };
-    campaign(&mut program, &folder.0, follows(&folder.0));
+    let Some(mut program) = start("node", &["-e", script], folder.path()) else { return };
+    campaign(&mut program, folder.path(), follows(folder.path()));
 }
 
 /// Waits until a program has written one more line that says that all is well.
@@ -191,8 +176,8 @@ fn python3() {
     let script = "import hashlib\ndef f():\n  return hashlib.sha256(str([i*i%7 for i in \
         range(20000)]).encode()).hexdigest()\n\
                   e = f()\nwhile True:\n  print('well' if f() == e else 'wrong', flush=True)\n";
-    let Some(mut program) = start("python3", &["-c", script], &folder.0) else { return };
-    campaign(&mut program, &folder.0, follows(&folder.0));
+    let Some(mut program) = start("python3", &["-c", script], folder.path()) else { return };
+    campaign(&mut program, folder.path(), follows(folder.path()));
 }
 
 /// Builds a program that recovers from faults of its own. `None` without Go.
@@ -202,17 +187,17 @@ fn go_program(folder: &Folder) -> Option<PathBuf> {
                   func sum() uint64 { n := uint64(1); for i := uint64(0); i < 300000; i++ { n = n*6364136223846793005 + i }; return n }\n\
                   func main() {\n\te := sum()\n\tfor w := 0; w < 3; w++ { go func() { for { if sum() != e { fmt.Println(\"wrong\"); os.Exit(1) } } }() }\n\
                   \tfor { if !fault() || sum() != e { fmt.Println(\"wrong\"); os.Exit(1) }; fmt.Println(\"well\"); time.Sleep(2 * time.Millisecond) }\n}\n";
-    std::fs::write(folder.0.join("main.go"), source).expect("written");
+    std::fs::write(folder.path().join("main.go"), source).expect("written");
     let built = Command::new("go")
         .args(["build", "-o", "subject", "main.go"])
-        .current_dir(&folder.0)
+        .current_dir(folder.path())
         .env("GOFLAGS", "-mod=mod")
         .status();
     if !built.is_ok_and(|status| status.success()) {
         println!("SKIP: needs go (package golang-go)");
         return None;
     }
-    Some(folder.0.join("subject"))
+    Some(folder.path().join("subject"))
 }
 
 #[test]
@@ -222,8 +207,8 @@ fn a_go_program_that_recovers_from_its_own_faults() {
     }
     let folder = Folder::new("go");
     let Some(program) = go_program(&folder) else { return };
-    let Some(mut program) = start(program.to_str().expect("a path"), &[], &folder.0) else { return };
-    campaign(&mut program, &folder.0, follows(&folder.0));
+    let Some(mut program) = start(program.to_str().expect("a path"), &[], folder.path()) else { return };
+    campaign(&mut program, folder.path(), follows(folder.path()));
 }
 
 /// Runs a Go program as a member of a host: started as one (its runtime then installs a handler of
@@ -234,18 +219,18 @@ fn go_as_a_member(mut host: Host, is_started: bool, name: &str) -> Option<u64> {
     let id = host.load(&spec("count", Dispatch::Upcall, vec![]), &native("count")).expect("loaded");
     // The program inherits it.
     orbit_linux::sched::set_affinity(0, &[common::cpu()]).expect("own affinity");
-    let output = std::fs::File::create(folder.0.join("output")).expect("a file");
+    let output = std::fs::File::create(folder.path().join("output")).expect("a file");
     let mut command = Command::new(program);
     command.stdin(Stdio::null()).stderr(output.try_clone().expect("a file")).stdout(output);
     let started = if is_started { host.launch(command).expect("started") } else { command.spawn().expect("started") };
-    let mut program = Sleeper(started);
-    let (mut works, before) = (follows(&folder.0), host.status(id).expect("loaded").account.runs);
+    let mut program = Killed(started);
+    let (mut works, before) = (follows(folder.path()), host.status(id).expect("loaded").account.runs);
     if !is_started {
         assert!(works());
         host.join(program.pid()).expect("joined");
     }
     until("the service runs while the program works", || {
-        let text = || std::fs::read_to_string(folder.0.join("output")).unwrap_or_default();
+        let text = || std::fs::read_to_string(folder.path().join("output")).unwrap_or_default();
         assert!(works(), "{}", text());
         assert!(program.0.try_wait().expect("own child").is_none(), "{}", text());
         host.tend();
@@ -299,12 +284,12 @@ fn java() {
                   static boolean fault() { try { return none.hashCode() == 1; } catch (NullPointerException e) { return true; } }\n\
                   public static void main(String[] a) { long e = sum(); while (true) { boolean ok = sum() == e; for (int i = 0; i < 1000; i++) ok &= fault();\n\
                   System.out.println(ok ? \"well\" : \"wrong\"); } } }\n";
-    std::fs::write(folder.0.join("Subject.java"), source).expect("written");
+    std::fs::write(folder.path().join("Subject.java"), source).expect("written");
     // The compiler comes with it, or it does not.
-    let built = Command::new("javac").arg("Subject.java").current_dir(&folder.0).stderr(Stdio::null()).status();
+    let built = Command::new("javac").arg("Subject.java").current_dir(folder.path()).stderr(Stdio::null()).status();
     if !built.is_ok_and(|status| status.success()) {
         return println!("SKIP: needs java with its compiler (package default-jdk-headless)");
     }
-    let Some(mut program) = start("java", &["-Xmx64m", "Subject"], &folder.0) else { return };
-    campaign(&mut program, &folder.0, follows(&folder.0));
+    let Some(mut program) = start("java", &["-Xmx64m", "Subject"], folder.path()) else { return };
+    campaign(&mut program, folder.path(), follows(folder.path()));
 }

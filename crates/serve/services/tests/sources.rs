@@ -3,7 +3,7 @@
 
 mod common;
 
-use common::{Sleeper, host, is_root, native, spec, until};
+use common::{Killed, host, is_root, native, spec, until};
 use orbit_services::{Dispatch, GrantRequest, Host, Kind, ServiceId, Source};
 use std::io::{Read, Write};
 use std::os::fd::AsRawFd;
@@ -15,7 +15,7 @@ fn nice(pid: i32) -> i32 {
 
 /// A service without ticks that sets the niceness of a sleeper to the kind of its event, or with
 /// `v` to its value.
-fn recorder(host: &mut Host, target: &Sleeper, way: u8) -> ServiceId {
+fn recorder(host: &mut Host, target: &Killed, way: u8) -> ServiceId {
     let mut spec = spec("record", Dispatch::Agent, vec![GrantRequest::set("cpu:nice", target.pid())]);
     (spec.period, spec.arguments) = (Duration::ZERO, vec![way]);
     host.load(&spec, &native("record")).expect("loaded")
@@ -26,7 +26,7 @@ fn posted_events_come_with_their_values_in_order() {
     if !is_root() {
         return;
     }
-    let (mut host, target) = (host(), Sleeper::start());
+    let (mut host, target) = (host(), Killed::sleeper());
     let id = recorder(&mut host, &target, b'v');
     for value in 1..=10u64 {
         assert!(host.post(id, value).expect("loaded"));
@@ -40,7 +40,7 @@ fn a_flood_is_bounded_and_what_is_dropped_is_counted() {
     if !is_root() {
         return;
     }
-    let (mut host, target) = (host(), Sleeper::start());
+    let (mut host, target) = (host(), Killed::sleeper());
     let id = recorder(&mut host, &target, b'v');
     let posted = 20_000;
     let kept = (0..posted).filter(|_| host.post(id, 1).expect("loaded")).count() as u64;
@@ -58,7 +58,7 @@ fn a_descriptor_that_becomes_readable_is_an_event() {
     if !is_root() {
         return;
     }
-    let (mut host, target) = (host(), Sleeper::start());
+    let (mut host, target) = (host(), Killed::sleeper());
     let id = recorder(&mut host, &target, 0);
     let (mut here, mut there) = std::os::unix::net::UnixStream::pair().expect("a pair");
     let source = Source::Readable { process: std::process::id() as i32, descriptor: there.as_raw_fd() };
@@ -84,7 +84,7 @@ fn a_tracepoint_is_an_event() {
     if !is_root() {
         return;
     }
-    let (mut host, target) = (host(), Sleeper::start());
+    let (mut host, target) = (host(), Killed::sleeper());
     let id = recorder(&mut host, &target, 0);
     match host.watch(id, &Source::parse("tracepoint=sched_process_exec", 0).expect("a source")) {
         Err(error) if error.kind() == Kind::Unsupported => return println!("SKIP: needs BPF: {error}"),
@@ -107,7 +107,7 @@ fn a_stall_for_the_processor_is_an_event() {
     if let orbit_linux::Support::No(why) = orbit_linux::pressure::probe() {
         return println!("SKIP: needs pressure stall information: {why}");
     }
-    let (mut host, target) = (host(), Sleeper::start());
+    let (mut host, target) = (host(), Killed::sleeper());
     let id = recorder(&mut host, &target, 0);
     host.watch(id, &Source::parse("psi=cpu:5ms/2s", std::process::id() as i32).expect("a source")).expect("watched");
     // More than one program for one processor.

@@ -4,8 +4,9 @@
 
 mod common;
 
-use common::{Member, Sleeper, bpf, host, is_root, native, spec, times, until};
+use common::{Killed, Member, bpf, host, is_root, native, spec, times, until};
 use orbit_services::{Dispatch, GrantRequest, Host, Kernel, KernelSpec, Kind, objects};
+use orbit_testing::Random;
 use std::collections::BTreeSet;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
@@ -14,26 +15,6 @@ use std::time::Duration;
 #[ignore = "the program of members"]
 fn member_program() {
     common::member_program();
-}
-
-/// xorshift.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0
-    }
-
-    fn below(&mut self, bound: u64) -> u64 {
-        (self.next() >> 8) % bound
-    }
-
-    fn of<T: Copy>(&mut self, choices: &[T]) -> T {
-        choices[self.below(choices.len() as u64) as usize]
-    }
 }
 
 /// The instruction that the template has where random ones go: `r0 = 0x5eed`.
@@ -54,7 +35,7 @@ fn draw(random: &mut Random, left: i16) -> [u8; 8] {
         // Arithmetic with a number, shifts and divisions among them, then with a register.
         0..40 => {
             let operation = random.of(&[0x00, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70, 0x90, 0xa0, 0xb0, 0xc0]);
-            let number = if random.below(10) == 0 { random.next() as i32 } else { 1 + random.below(31) as i32 };
+            let number = if random.below(10) == 0 { random.draw() as i32 } else { 1 + random.below(31) as i32 };
             instruction(operation | wide, to, 0, 0, number)
         }
         40..60 => {
@@ -67,7 +48,7 @@ fn draw(random: &mut Random, left: i16) -> [u8; 8] {
         // Jumps onward, and rarely back.
         72..84 => {
             let jump = random.of(&[0x15, 0x25, 0x35, 0x55, 0x65, 0xa5, 0xb5]);
-            instruction(jump, to, 0, random.below(left.clamp(1, 8) as u64) as i16, random.next() as i32)
+            instruction(jump, to, 0, random.below(left.clamp(1, 8) as u64) as i16, random.draw() as i32)
         }
         84..86 => instruction(random.of(&[0x05, 0x55]), to, 0, -1 - random.below(6) as i16, 0),
         // Calls without arguments that read something; then any.
@@ -76,7 +57,7 @@ fn draw(random: &mut Random, left: i16) -> [u8; 8] {
         // Memory by any register, the end, and any bytes at all.
         96..98 => instruction(random.of(&[0x79, 0x61, 0x7b, 0x63]), to, from, random.below(64) as i16, 0),
         98 => instruction(0x95, 0, 0, 0, 0),
-        _ => random.next().to_le_bytes(),
+        _ => random.draw().to_le_bytes(),
     }
 }
 
@@ -112,7 +93,7 @@ fn random_instructions_are_refused_or_harm_nobody() {
     let at = template.windows(8).position(|bytes| bytes == MARK).expect("the marks");
     let length = template[at..].chunks_exact(8).take_while(|bytes| **bytes == MARK).count();
     let mut host = host();
-    let target = Sleeper::start();
+    let target = Killed::sleeper();
     let nice = || orbit_linux::sched::nice(target.pid()).expect("its niceness");
     let before = nice();
     let mut member = Member::start(&mut host, "member_program");
@@ -126,7 +107,7 @@ fn random_instructions_are_refused_or_harm_nobody() {
     let (held_before, files_before) = held();
     let (mut refused_here, mut refused_there, mut ran, mut asked, mut seen) = (0, 0, 0, 0, BTreeSet::new());
     for seed in 1..=times(60, 1000) as u64 {
-        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        let mut random = Random::new(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
         let mut object = template.clone();
         let count = 2 + random.below(length as u64 - 2) as usize;
         for nth in 0..count {
@@ -189,13 +170,13 @@ fn objects_that_were_changed_at_random_are_refused_or_harm_nobody() {
         return;
     }
     let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-    let (mut random, mut refused) = (Random(1), 0);
+    let (mut random, mut refused) = (Random::new(1), 0);
     let rounds = times(30, 1000);
     let before = held().0;
     for round in 0..rounds {
         let mut object = objects::CPU_KERNEL.to_vec();
         for _ in 0..8 {
-            let drawn = random.next();
+            let drawn = random.draw();
             let at = drawn as usize % object.len();
             object[at] = (drawn >> 32) as u8;
         }

@@ -1,53 +1,29 @@
 //! Programs to enter: built from `tests/c` with the system's compiler, run, and killed at the end.
-#![allow(dead_code, reason = "each test uses some of it")]
+#![allow(dead_code, unused_imports, reason = "each test uses some of it")]
 
 use graft::Process;
+use orbit_testing::{Folder, compile};
+pub use orbit_testing::{field, has as have, is_full as full, until};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
-use std::time::{Duration, Instant};
 
 /// A directory of this test's own, removed at the end.
-pub struct Dir(pub PathBuf);
+pub struct Dir(pub Folder);
 
 impl Dir {
     pub fn new(name: &str) -> Dir {
-        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("graft-{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&dir);
-        std::fs::create_dir_all(&dir).expect("a directory");
-        Dir(dir)
+        Dir(Folder::within(env!("CARGO_TARGET_TMPDIR").as_ref(), name))
     }
 
     /// Builds `tests/c/FILE` with a compiler and more flags.
     pub fn build(&self, compiler: &str, file: &str, flags: &[&str]) -> PathBuf {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(file);
         let out = self.0.join(format!("{compiler}-{file}{}", flags.concat()).replace(['.', '/', '='], "_"));
-        let mut command = Command::new(compiler);
-        command.args(["-O2", "-pthread"]).args(flags).arg("-o").arg(&out).arg(&source);
-        assert!(command.status().expect("a compiler").success(), "building {file}");
+        compile(compiler, &source, &out, &[&["-O2", "-pthread"], flags].concat());
         out
     }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Whether the long tests run too.
-pub fn full() -> bool {
-    std::env::var_os("ORBIT_TEST_FULL").is_some_and(|full| full == "1")
-}
-
-/// Whether a tool is there; else says so.
-pub fn have(tool: &str) -> bool {
-    let found = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default()).any(|dir| dir.join(tool).exists());
-    if !found {
-        println!("SKIP: needs {tool}");
-    }
-    found
 }
 
 /// Whether this process may trace another, and how if not.
@@ -58,15 +34,6 @@ pub fn may_trace() -> bool {
             println!("SKIP: needs {why}");
             false
         }
-    }
-}
-
-/// Waits for a condition; fails after a minute.
-pub fn until(what: &str, mut holds: impl FnMut() -> bool) {
-    let since = Instant::now();
-    while !holds() {
-        assert!(since.elapsed() < Duration::from_secs(60), "waited a minute until {what}");
-        std::thread::sleep(Duration::from_millis(1));
     }
 }
 
@@ -202,9 +169,4 @@ impl Drop for Subject {
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
-}
-
-/// The value of a line of a `status` file.
-pub fn field<'a>(status: &'a str, name: &str) -> &'a str {
-    status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map_or("", str::trim)
 }

@@ -106,16 +106,9 @@ mod tests {
 
     #[test]
     fn any_bytes_give_an_answer() {
-        let mut x = 0x9e37_79b9_7f4a_7c15u64;
+        let mut random = orbit_testing::Random::new(0x9e37_79b9_7f4a_7c15);
         for _ in 0..20_000 {
-            let bytes: Vec<u8> = (0..64)
-                .map(|_| {
-                    x ^= x << 13;
-                    x ^= x >> 7;
-                    x ^= x << 17;
-                    x as u8
-                })
-                .collect();
+            let (bytes, x) = (random.bytes(64), random.draw());
             for t in [Table::Lnotab, Table::Ranges, Table::Locations] {
                 let _ = line(t, &bytes, x as u32, x % 600);
             }

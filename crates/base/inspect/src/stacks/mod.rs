@@ -577,28 +577,15 @@ mod tests {
 
     #[test]
     fn damaged_files_do_no_harm() {
-        let dir = std::env::temp_dir().join(format!("orbit-inspect-damaged-{}", std::process::id()));
-        std::fs::create_dir_all(&dir).unwrap();
-        let out = dir.join("deep");
+        let folder = orbit_testing::Folder::new("damaged");
         let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/deep.c");
-        let built =
-            std::process::Command::new("cc").args(["-g", "-O2", "-pthread", "-o"]).arg(&out).arg(source).status();
-        let bytes = std::fs::read(&out);
-        let _ = std::fs::remove_dir_all(&dir);
-        assert!(built.unwrap().success());
-        let whole = bytes.unwrap();
+        orbit_testing::compile("cc", source.as_ref(), &folder.join("deep"), &["-g", "-O2", "-pthread"]);
+        let whole = std::fs::read(folder.join("deep")).unwrap();
         let elf = Elf::open(Source::Bytes(whole.clone()), &Room::of(1 << 28)).unwrap();
         let text = elf.section(".text").unwrap();
         let places: Vec<u64> = (text.addr..text.addr + text.size).step_by(97).collect();
-        let seed: u64 = std::env::var("ORBIT_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or(7);
-        println!("ORBIT_SEED={seed}");
-        let mut x = seed | 1;
-        let mut next = move || {
-            x ^= x << 13;
-            x ^= x >> 7;
-            x ^= x << 17;
-            x
-        };
+        let mut random = orbit_testing::Random::from_environment_or(7);
+        let mut next = move || random.draw();
         for round in 0..400 {
             let mut b = whole.clone();
             for _ in 0..1 + next() % 60 {

@@ -482,13 +482,8 @@ mod tests {
 
     #[test]
     fn any_bytes_give_an_answer() {
-        let mut x = 0x1234_5678_9abc_def1u64;
-        let mut next = move || {
-            x ^= x << 13;
-            x ^= x >> 7;
-            x ^= x << 17;
-            x
-        };
+        let mut random = orbit_testing::Random::new(0x1234_5678_9abc_def1);
+        let mut next = move || random.draw();
         for _ in 0..200_000 {
             let mut half = || {
                 let mut b = [0u8; WINDOW];

@@ -1,22 +1,20 @@
 //! Programs to inspect: built from `tests/c` with the system's compiler, run, and killed at the
 //! end.
-#![allow(dead_code, reason = "each test uses some of it")]
+#![allow(dead_code, unused_imports, reason = "each test uses some of it")]
 
+use orbit_testing::{Folder, compile};
+pub use orbit_testing::{children, runs as have, until_some as until};
 use std::io::{BufRead, BufReader};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 /// A directory of this test's own, removed at the end.
-pub struct Dir(pub PathBuf);
+pub struct Dir(pub Folder);
 
 impl Dir {
     pub fn new(name: &str) -> Dir {
-        let d = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&d);
-        std::fs::create_dir_all(&d).unwrap();
-        Dir(d)
+        Dir(Folder::within(env!("CARGO_TARGET_TMPDIR").as_ref(), name))
     }
 
     /// Builds `tests/c/FILE` with more flags; the program's path.
@@ -24,29 +22,9 @@ impl Dir {
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(file);
         let out = self.0.join(file.replace('.', "_"));
         let compiler = if file.ends_with(".cpp") { "c++" } else { "cc" };
-        let status = Command::new(compiler)
-            .arg("-pthread")
-            .args(flags)
-            .arg("-o")
-            .arg(&out)
-            .arg(&source)
-            .args(flags.iter().filter(|f| f.starts_with("-l")))
-            .status()
-            .unwrap();
-        assert!(status.success(), "building {file}");
+        compile(compiler, &source, &out, &[&["-pthread"], flags].concat());
         out
     }
-}
-
-impl Drop for Dir {
-    fn drop(&mut self) {
-        let _ = std::fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Whether the tool can be run.
-pub fn have(tool: &str, arg: &str) -> bool {
-    Command::new(tool).arg(arg).stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok_and(|s| s.success())
 }
 
 /// A program that runs until the test ends. It has a process group of its own, so that its children
@@ -95,23 +73,5 @@ impl Drop for Running {
         // SAFETY: `status` is a valid place for the answer. Ends with ECHILD once the whole group
         // is collected.
         while unsafe { libc::waitpid(-self.pid(), &mut status, libc::__WALL) } > 0 {}
-    }
-}
-
-/// Processes that the first thread of this one has made, as we see them.
-pub fn children(pid: i32) -> Vec<i32> {
-    let list = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
-    list.split_whitespace().map(|c| c.parse().unwrap()).collect()
-}
-
-/// Polls until there is an answer, for half a minute at most.
-pub fn until<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
-    let end = Instant::now() + Duration::from_secs(30);
-    loop {
-        if let Some(t) = probe() {
-            return t;
-        }
-        assert!(Instant::now() < end, "waited 30 s for {what}");
-        std::thread::sleep(Duration::from_millis(5));
     }
 }

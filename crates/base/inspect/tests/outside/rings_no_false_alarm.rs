@@ -7,7 +7,7 @@ use orbit_inspect::rings::RingWatch;
 
 #[test]
 fn healthy_program_has_no_ring() {
-    let usual = if std::env::var_os("ORBIT_TEST_FULL").is_some() { 100_000 } else { 3_000 };
+    let usual = orbit_testing::times(3_000, 100_000) as u64;
     let scans: u64 = std::env::var("ORBIT_SCANS").ok().and_then(|s| s.parse().ok()).unwrap_or(usual);
     let dir = Dir::new("healthy");
     let program = dir.build("locks.c", &["-O2"]);

@@ -108,9 +108,7 @@ fn when_the_first_thread_has_ended() {
 
 #[test]
 fn not_permitted() {
-    // SAFETY: plain call.
-    if unsafe { libc::geteuid() } != 0 {
-        println!("SKIP: needs root, to inspect as another user");
+    if !orbit_testing::needs_root() {
         return;
     }
     let p = Running::start(std::process::Command::new("sh").args(["-c", "echo ready; exec sleep 1000"]));

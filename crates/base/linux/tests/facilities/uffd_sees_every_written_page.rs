@@ -4,20 +4,8 @@
 use orbit_linux::map::{Mapping, page_size};
 use orbit_linux::pagemap::Pagemap;
 use orbit_linux::uffd::{self, Uffd};
+use orbit_testing::Random;
 use std::collections::BTreeSet;
-use std::time::SystemTime;
-
-/// xorshift: enough for a history.
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % n as u64) as usize
-    }
-}
 
 fn pages(ranges: &[(usize, usize)], base: usize) -> BTreeSet<usize> {
     ranges.iter().flat_map(|&(s, e)| (s..e).step_by(page_size())).map(|a| (a - base) / page_size()).collect()
@@ -29,11 +17,7 @@ fn written_pages_are_found_exactly_once() {
         println!("SKIP: needs asynchronous write tracking: {why}");
         return;
     }
-    let seed = std::env::var("ORBIT_SEED").ok().and_then(|s| s.parse().ok()).unwrap_or_else(|| {
-        SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(1, |d| d.as_nanos() as u64) | 1
-    });
-    println!("ORBIT_SEED={seed}");
-    let mut random = Random(seed);
+    let mut random = Random::from_environment();
     const PAGES: usize = 3000;
     let page = page_size();
     // Half of the pages are touched before tracking begins, the rest never were: those need
@@ -51,11 +35,11 @@ fn written_pages_are_found_exactly_once() {
     pagemap.scan_written(start, end, true, 0, &mut out).expect("first scan");
 
     for round in 0..60 {
-        let writes = [0, 1, 7, 900, 2900][random.below(5)];
-        let written: BTreeSet<usize> = (0..writes).map(|_| random.below(PAGES)).collect();
+        let writes = [0, 1, 7, 900, 2900][random.index(5)];
+        let written: BTreeSet<usize> = (0..writes).map(|_| random.index(PAGES)).collect();
         for &i in &written {
             // SAFETY: inside the own mapping.
-            unsafe { m.as_ptr().add(i * page + random.below(page)).write_volatile(round as u8) };
+            unsafe { m.as_ptr().add(i * page + random.index(page)).write_volatile(round as u8) };
         }
         out.clear();
         let scanned = pagemap.scan_written(start, end, false, 0, &mut out).expect("scan");

@@ -1,6 +1,7 @@
 //! The program whose function is counted, and waiting for probes.
-#![allow(dead_code, reason = "each test uses a part")]
+#![allow(dead_code, unused_imports, reason = "each test uses a part")]
 
+pub use orbit_testing::{PATIENCE, until};
 use orbit_uprobe::code::{Place, Return, behind, shape};
 use orbit_uprobe::{Behind, CodeFile, Duty, State, Target};
 use std::io::{BufRead, BufReader, Write};
@@ -9,9 +10,6 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// Longest wait for anything.
-pub const PATIENCE: Duration = Duration::from_secs(60);
 
 pub struct Program {
     child: Child,
@@ -41,8 +39,7 @@ impl Program {
     pub fn built(name: &str, source: &str, flags: &[&str]) -> Program {
         let file = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}", std::process::id()));
         let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/c").join(source);
-        let built = Command::new("cc").args(flags).arg("-o").arg(&file).arg(source).status().expect("cc");
-        assert!(built.success());
+        orbit_testing::compile("cc", &source, &file, flags);
         Program::of(file)
     }
 
@@ -157,14 +154,6 @@ pub fn duty(bound: Option<f64>) -> Option<Duty> {
             State::Starting => assert!(start.elapsed() < PATIENCE, "the kernel half is not loaded"),
         }
         std::thread::sleep(Duration::from_millis(5));
-    }
-}
-
-pub fn until(what: &str, mut true_now: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !true_now() {
-        assert!(start.elapsed() < PATIENCE, "{what}");
-        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

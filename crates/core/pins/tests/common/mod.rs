@@ -1,15 +1,13 @@
 //! What the tests share: conditions with a generous limit, children that end with the test, skips
 //! that say why.
-#![allow(dead_code, reason = "each test uses a part")]
+#![allow(dead_code, unused_imports, reason = "each test uses a part")]
 
 use orbit_rmk::{Client, Event};
+pub use orbit_testing::{PATIENCE as LIMIT, until};
 use std::{
     process::{Child, Command, Stdio},
     time::{Duration, Instant},
 };
-
-/// Time that a condition may take on a slow, loaded machine.
-pub const LIMIT: Duration = Duration::from_secs(30);
 
 /// True if this process may load kernel programs; else prints why the test is skipped.
 pub fn kernel_programs_or_skip() -> bool {
@@ -128,15 +126,6 @@ pub fn use_up_descriptors() {
         limit.rlim_cur = limit.rlim_max.min(1024);
         assert_eq!(libc::setrlimit(libc::RLIMIT_NOFILE, &raw const limit), 0);
         while libc::dup(2) >= 0 {}
-    }
-}
-
-/// Waits until `done` is true.
-pub fn until(what: &str, mut done: impl FnMut() -> bool) {
-    let start = Instant::now();
-    while !done() {
-        assert!(start.elapsed() < LIMIT, "still not true after {LIMIT:?}: {what}");
-        std::thread::sleep(Duration::from_millis(2));
     }
 }
 

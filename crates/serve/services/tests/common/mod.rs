@@ -1,23 +1,11 @@
 //! What the tests of services share: members, native services compiled on the spot, and waiting.
-#![allow(dead_code, reason = "each test uses a part")]
+#![allow(dead_code, unused_imports, reason = "each test uses a part")]
 
 use orbit_services::{Budget, Dispatch, GrantRequest, Host, Options, Spec};
+pub use orbit_testing::{Folder, Killed, PATIENCE, needs_root as is_root, times, until};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
-
-/// Deadline of waits: the machine may be loaded.
-pub const PATIENCE: Duration = Duration::from_secs(60);
-
-/// True when upcalls and real-time priorities are available; else prints what is missing.
-pub fn is_root() -> bool {
-    // SAFETY: no arguments.
-    let is_root = unsafe { libc::geteuid() } == 0;
-    if !is_root {
-        println!("SKIP: needs root");
-    }
-    is_root
-}
+use std::time::Duration;
 
 /// The last processor this process may use: tests that need one CPU share it.
 pub fn cpu() -> usize {
@@ -29,24 +17,9 @@ pub fn host() -> Host {
     Host::new(Options { cpus: vec![cpu()], ..Options::default() }).expect("a host")
 }
 
-/// Waits for a condition.
-pub fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    let begin = Instant::now();
-    while !condition() {
-        assert!(begin.elapsed() < PATIENCE, "waited {PATIENCE:?} for: {what}");
-        std::thread::sleep(Duration::from_millis(2));
-    }
-}
-
 /// The folder of `orbit-services`, also for tests of crates beside it.
 pub fn services() -> std::path::PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../services")
-}
-
-/// How many times a campaign does something: the short form, or with ORBIT_TEST_FULL=1 the whole
-/// one.
-pub fn times(short: usize, whole: usize) -> usize {
-    if std::env::var_os("ORBIT_TEST_FULL").is_some() { whole } else { short }
 }
 
 /// Compiles `tests/native/NAME.c`, or `native/NAME.c` of the crate, to wasm. `None` where there is
@@ -214,37 +187,15 @@ fn compute() -> f64 {
     x
 }
 
-/// A process to be managed, which sleeps.
-pub struct Sleeper(pub Child);
-
-impl Sleeper {
-    /// Starts one.
-    pub fn start() -> Sleeper {
-        Sleeper(Command::new("sleep").arg("infinity").spawn().expect("sleep"))
-    }
-
-    /// The process.
-    pub fn pid(&self) -> i32 {
-        self.0.id() as i32
-    }
-}
-
-impl Drop for Sleeper {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
-
 /// A process that computes, on the CPU of [`cpu`].
-pub struct Busy(Sleeper);
+pub struct Busy(Killed);
 
 impl Busy {
     /// Starts one.
     pub fn start() -> Busy {
         let mut command = Command::new("taskset");
         command.args(["-c", &cpu().to_string(), "sh", "-c", "while :; do :; done"]);
-        Busy(Sleeper(command.spawn().expect("taskset")))
+        Busy(Killed(command.spawn().expect("taskset")))
     }
 
     /// The process.

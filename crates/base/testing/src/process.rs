@@ -1,8 +1,42 @@
-//! What `/proc` says of processes.
+//! Processes of a test, and what `/proc` says of any.
 
+use orbit_linux::child::Exit;
 use orbit_linux::stat::ticks_per_second;
 use std::fs;
 use std::path::PathBuf;
+use std::process::{Child, Command};
+
+/// A process that is killed and reaped when this is dropped.
+#[derive(Debug)]
+pub struct Killed(pub Child);
+
+impl Killed {
+    /// One that sleeps.
+    ///
+    /// # Panics
+    /// Where it cannot be started.
+    pub fn sleeper() -> Killed {
+        Killed(Command::new("sleep").arg("infinity").spawn().expect("sleep"))
+    }
+
+    /// The process.
+    pub fn pid(&self) -> i32 {
+        self.0.id() as i32
+    }
+}
+
+impl Drop for Killed {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait_for_exit();
+    }
+}
+
+/// Processes that the first thread of this one has made.
+pub fn children(pid: i32) -> Vec<i32> {
+    let list = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    list.split_ascii_whitespace().filter_map(|child| child.parse().ok()).collect()
+}
 
 /// Children of this process, theirs, and so on.
 pub fn below(pid: i32) -> Vec<i32> {
@@ -21,6 +55,16 @@ pub fn below(pid: i32) -> Vec<i32> {
 fn fields(pid: i32) -> Vec<String> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit(") ").next().unwrap_or_default().split_whitespace().map(str::to_owned).collect()
+}
+
+/// `/proc/PID/status`; empty if there is no such process.
+pub fn status(pid: i32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default()
+}
+
+/// The value of a line of a `status` file; empty if it has no such line.
+pub fn field<'a>(status: &'a str, name: &str) -> &'a str {
+    status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map_or("", str::trim)
 }
 
 /// Whether it runs: neither gone nor a zombie.
@@ -76,6 +120,6 @@ pub fn family_cpu(pid: i32) -> f64 {
 
 /// Sends a signal to a process that this one started, directly or not.
 pub fn signal(pid: i32, signal: i32) {
-    // One that has ended needs none.
+    // One that has exited needs none.
     let _ = orbit_linux::signals::send(pid, signal);
 }
