@@ -147,6 +147,19 @@ pub fn install_only(allowed: &[libc::c_long]) -> io::Result<()> {
     install(&p)
 }
 
+/// The same, but all other calls end the process with SIGSYS.
+///
+/// # Errors
+/// As there.
+pub fn install_only_or_kill(allowed: &[libc::c_long]) -> io::Result<()> {
+    let mut p = number();
+    for &call in allowed {
+        p.extend([jump(JUMP_EQUAL, call as u32, 0, 1), allow()]);
+    }
+    p.push(libc::sock_filter { code: RETURN, jt: 0, jf: 0, k: libc::SECCOMP_RET_KILL_PROCESS });
+    install(&p)
+}
+
 /// Has one call of the calling thread, by its number, answered by whoever reads the descriptor that
 /// this returns: see [`answer_next`]. Sets `no_new_privs`.
 ///

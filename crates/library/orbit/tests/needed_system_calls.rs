@@ -1,5 +1,6 @@
 //! Main works under a filter that allows, once the library is set up, only the system calls of
-//! `orbit_linux::needed`; without one of them it works too, or its error names the call.
+//! `orbit_linux::needed`; without one of them it works too, or its error names the call. So it does
+//! under one that is there before set-up, allows all of its lists, and kills for anything else.
 
 use std::ffi::{c_long, c_void};
 use std::process::Command;
@@ -17,7 +18,7 @@ unsafe extern "C" fn sum(_: *mut c_void, args: *mut c_void) -> c_long {
 
 /// All that a main does with orbits: small and large snapshots, updates, a crash, a deadline,
 /// orbits made and ended.
-fn live() -> orbit::Result<()> {
+fn live(knows_ends: bool) -> orbit::Result<()> {
     let small = Area::builder("small").limit(64 << 10).build()?;
     let large = Area::builder("large").size(64 << 20).limit(64 << 20).build()?;
     let numbers = small.place([1i64; 512])?.as_ptr();
@@ -40,6 +41,8 @@ fn live() -> orbit::Result<()> {
         let crashed = orbit.call_with(&[&small], &0usize.to_ne_bytes(), &options)?;
         // Without some calls main cannot ask how it ended.
         assert!(crashed.is_failure(), "{crashed}");
+        let by_fault = matches!(&crashed, Outcome::Crashed(crash) if crash.signal == libc::SIGSEGV);
+        assert!(by_fault || !knows_ends, "{crashed}");
         assert_eq!(orbit.call_with(&[&small, &large], &args, &options)?, Outcome::Returned(511 + round));
         orbit.destroy()?;
     }
@@ -55,6 +58,8 @@ const AT_ONCE: &[&str] =
     &["eventfd2", "fcntl", "ftruncate", "memfd_create", "mmap", "mprotect", "newfstatat", "ppoll", "recvmsg"];
 
 const NAME: &str = "ORBIT_TEST_NEEDED";
+/// The filter that is there first, in place of a call's name.
+const BEFORE_SET_UP: &str = "before-set-up";
 /// The root directory, without files, to work in.
 const ROOT: &str = "ORBIT_TEST_EMPTY_ROOT";
 
@@ -73,11 +78,21 @@ fn under_a_filter(missing: &str) {
         // Without `/proc`, or any other file.
         std::os::unix::fs::chroot(&empty).and_then(|()| std::env::set_current_dir("/")).expect("a root of its own");
     }
+    if missing == BEFORE_SET_UP {
+        let listed = needed::OPTIONAL.iter().chain(needed::SET_UP).map(|(_, number)| *number);
+        let allowed: Vec<_> = needed::numbers_without(None).into_iter().chain(listed).collect();
+        seccomp::install_only_or_kill(&allowed).expect("the filter was tried before");
+        match live(true) {
+            Ok(()) => println!("WORKS"),
+            Err(error) => println!("SAYS {:?} {error}", error.kind()),
+        }
+        return;
+    }
     orbit::init().expect("set up");
     let mut allowed = needed::numbers_without(Some(missing));
     allowed.extend(HARNESS);
     seccomp::install_only(&allowed).expect("the filter was tried before");
-    match live() {
+    match live(false) {
         Ok(()) => println!("WORKS"),
         Err(error) => println!("SAYS {:?} {error}", error.kind()),
     }
@@ -108,15 +123,17 @@ fn each_needed_call_is_named_by_the_error_without_it() {
         )
     };
     let ran = |missing: &str| ran_in(missing, None);
-    let text = ran("-");
-    assert!(text.contains("WORKS"), "with all that is listed:\n{text}");
+    for filter in ["-", BEFORE_SET_UP] {
+        let text = ran(filter);
+        assert!(text.contains("WORKS"), "{filter}, with all that is listed:\n{text}");
+    }
     // SAFETY: takes nothing.
     if unsafe { libc::geteuid() } == 0 {
         let empty = std::env::temp_dir().join(format!("orbit-empty-{}", std::process::id()));
         std::fs::create_dir(&empty).expect("a directory");
-        let text = ran_in("-", Some(&empty));
+        let texts = ["-", BEFORE_SET_UP].map(|filter| ran_in(filter, Some(&empty)));
         std::fs::remove_dir(&empty).expect("nothing was left in it");
-        assert!(text.contains("WORKS"), "in a root without /proc:\n{text}");
+        assert!(texts.iter().all(|text| text.contains("WORKS")), "in a root without /proc:\n{texts:?}");
     } else {
         println!("SKIP: needs root for a root directory of its own");
     }
@@ -134,7 +151,8 @@ fn the_page_for_adopters_lists_them() {
     let Ok(page) = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../../docs/adopting.md")) else {
         return println!("SKIP: needs the project's documents");
     };
-    for name in needed::names().chain(needed::OPTIONAL.iter().copied()) {
+    let lists = needed::OPTIONAL.iter().chain(needed::SET_UP).map(|(name, _)| *name);
+    for name in needed::names().chain(lists) {
         assert!(page.contains(&format!("`{name}`")), "docs/adopting.md lacks {name}");
     }
 }
