@@ -4,17 +4,18 @@
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-.PHONY: help demo cast check test test-full outside bench lint lab build install clean
+.PHONY: help demo cast docs check test test-full outside bench lint lab build install clean
 
 help:
 	@echo 'make demo       a tour: a crash contained, a deadlock explained; two minutes'
 	@echo 'make cast       draws the tour as docs/demo.svg, from a run'
+	@echo 'make docs       checks the links of all documents; makes the book in target/book, where mdBook is installed'
 	@echo 'make build      the library, the C library and the orbit command, into target/release'
 	@echo 'make check      formatting, floors, unit tests and one test of each kind: the loop of a developer, about three minutes'
 	@echo 'make test       every test; the last line is: N passed, N failed, N skipped'
 	@echo 'make test-full  the same with longer campaigns and fuzzing; SPECIFICATION.md says which are commands of their own'
 	@echo 'make outside    other people\''s programs under each command, compared with a run without; writes docs/compatibility.md'
-	@echo 'make lint       formatting, floors, clippy, licences, rustdoc, C examples, shell scripts'
+	@echo 'make lint       formatting, floors, links, clippy, licences, rustdoc, C examples, shell scripts'
 	@echo 'make bench      measurements (minutes; leave the machine alone meanwhile)'
 	@echo 'make lab        in a virtual machine with the 6.1 kernel of Debian 12: the tests of the library, and CPUs made to hang'
 	@echo 'make install    into $$(DESTDIR)$$(PREFIX), now $(DESTDIR)$(PREFIX)'
@@ -27,6 +28,10 @@ demo:
 cast:
 	@scripts/packages.sh build demo
 	@scripts/cast.py
+
+docs:
+	@scripts/links.py
+	@if command -v mdbook >/dev/null; then mdbook build docs; else echo 'no book: needs mdbook (cargo install mdbook)'; fi
 
 check:
 	@scripts/check.sh

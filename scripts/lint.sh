@@ -4,7 +4,7 @@
 #   scripts/lint.sh
 #
 # Formatting; clippy (which knows what the promised Rust lacks, and which crates make no raw system calls) and rustdoc with warnings as
-# errors; floors, that is which crate may use which; columns, words and sizes of sources; licences and duplicates of dependencies;
+# errors; floors, that is which crate may use which; columns, words and sizes of sources; licences and duplicates of dependencies; links of documents;
 # the C header against its source (if there is a check for it); all C and C++ examples with -Wall -Wextra -Werror; shell scripts with shellcheck.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -49,6 +49,7 @@ scripts_of_project() { find scripts .ci examples apps tools crates -path '*/targ
 
 step "floors" python3 scripts/floors.py
 step "columns, words, sizes" python3 scripts/text.py
+step "links and contents of the book" python3 scripts/links.py
 step "dependencies" python3 scripts/dependencies.py
 step "rustfmt" cargo fmt --all --check
 step "rustfmt of builds of their own" cargo fmt --manifest-path crates/serve/services-wasmtime/Cargo.toml --check

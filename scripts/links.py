@@ -1,0 +1,92 @@
+#!/usr/bin/env python3
+"""Judges the links of all documents, and the table of contents of the book.
+
+    scripts/links.py           checks; the last line says what was found
+
+A link within the project names a file that there is, and a heading of it (`#like-this`, as forges write them). Each page in
+docs/ is in docs/SUMMARY.md, which mdBook makes the book from (`make docs`), exactly once. Links to other hosts are not followed. Whether
+the commands that documents show are accepted is a test of the command (crates/cli/tests/face/documents_show_accepted_commands.rs).
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+BOOK = ROOT / "docs"
+
+LINK = re.compile(r"!?\[(?:[^\]\[]|\[[^\]]*\])*\]\(([^()\s]+(?:\([^()]*\))?)(?:\s+\"[^\"]*\")?\)")
+
+
+def text_of(page):
+    """The lines of a page with their numbers, without examples and code."""
+    is_example = False
+    for number, line in enumerate(page.read_text(encoding="utf-8").split("\n"), 1):
+        if line.lstrip().startswith("```"):
+            is_example = not is_example
+        elif not is_example:
+            yield number, re.sub(r"`[^`]*`", lambda code: "x" * len(code.group(0)), line), line
+
+
+def anchors(page, known={}):
+    """The anchors of a page's headings, and those set in HTML."""
+    if page not in known:
+        found = {}
+        names = set()
+        for _, _, line in text_of(page):
+            names.update(re.findall(r'<a (?:id|name)="([^"]+)"', line))
+            heading = re.match(r"#{1,6} +(.*?) *#*$", line)
+            if heading:
+                text = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", heading.group(1)).replace("`", "").lower()
+                name = re.sub(r"[^\w\- ]", "", text).replace(" ", "-")
+                count = found.get(name, 0)
+                found[name] = count + 1
+                names.add(f"{name}-{count}" if count else name)
+        known[page] = names
+    return known[page]
+
+
+def judge(page):
+    """What is wrong with a page's links, as sentences."""
+    here = page.relative_to(ROOT)
+    for number, line, _ in text_of(page):
+        for target in LINK.findall(line):
+            if re.match(r"[a-z]+:", target):
+                continue
+            path, _, anchor = target.partition("#")
+            to = (page.parent / path).resolve() if path else page
+            if not to.exists():
+                yield f"{here}:{number}: {target}: there is no such file"
+            elif anchor and to.suffix == ".md" and anchor not in anchors(to):
+                yield f"{here}:{number}: {target}: no heading of {to.relative_to(ROOT)} has this anchor"
+
+
+def contents():
+    """What is wrong with the book's table of contents."""
+    summary = BOOK / "SUMMARY.md"
+    listed = [(BOOK / target).resolve() for _, line, _ in text_of(summary) for target in LINK.findall(line)]
+    pages = {page.resolve() for page in BOOK.rglob("*.md")} - {summary.resolve()}
+    for page in sorted(pages):
+        count = listed.count(page)
+        if count != 1:
+            yield f"docs/SUMMARY.md: {page.relative_to(BOOK)} is in it {count} times: each page is in it once"
+    for page in listed:
+        if page not in pages:
+            yield f"docs/SUMMARY.md: {page.relative_to(ROOT)} is not a page of docs/: mdBook does not show it"
+
+
+def main():
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"]
+    names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\n")
+    pages = [ROOT / name for name in names if name and (ROOT / name).exists()]
+    wrong = [line for page in pages for line in judge(page)]
+    wrong.extend(contents())
+    for line in wrong:
+        print(line)
+    print(f"{len(pages)} documents, {len(wrong)} complaints")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
