@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::{env, fs};
 
-const PARTS: [&str; 15] = [
+const PARTS: [&str; 17] = [
     "once.c",
     "turns.c",
     "deliver.c",
@@ -13,6 +13,8 @@ const PARTS: [&str; 15] = [
     "threads.c",
     "start.c",
     "log.c",
+    "confined.c",
+    "raw.c",
     "signals.c",
     "calls.c",
     "time.c",
@@ -25,13 +27,19 @@ const PARTS: [&str; 15] = [
 
 /// What a program without a log has from us: handlers for fatal signals and their stacks, the heap
 /// that can be changed, children, what it executes.
-const PLAIN: [&str; 28] = [
+const PLAIN: [&str; 34] = [
     "sigaltstack",
     "sigaction",
     "pthread_sigmask",
     "sigprocmask",
     "signal",
     "sysv_signal",
+    "__sysv_signal",
+    "bsd_signal",
+    "ssignal",
+    "sigset",
+    "sigignore",
+    "__sigaction",
     "malloc",
     "free",
     "calloc",

@@ -146,6 +146,15 @@ impl Thread<'_, '_> {
         state::rseq(self.tid).map_err(|e| self.failed("reading the rseq registration of", e))
     }
 
+    /// Has its system calls dispatched to itself from when it is released on, or (`None`) not any
+    /// more. While they are, no calls can be run in it.
+    ///
+    /// # Errors
+    /// [`Error::Gone`]; [`Error::Io`] before Linux 6.4.
+    pub fn set_dispatch(&mut self, dispatch: Option<state::Dispatch>) -> Result<(), Error> {
+        state::set_dispatch(self.tid, dispatch).map_err(|e| self.failed("dispatching the calls of", e))
+    }
+
     /// Runs a system call in this thread: see [`Stopped::call`].
     ///
     /// # Errors

@@ -49,6 +49,15 @@ impl Inotify {
         check_int(unsafe { libc::inotify_add_watch(self.0.as_raw_fd(), path.as_ptr(), libc::IN_CLOSE_WRITE) })
     }
 
+    /// Watches the file with this number no more.
+    ///
+    /// # Errors
+    /// `EINVAL`: it is not watched, or is gone.
+    pub fn forget(&self, number: i32) -> io::Result<()> {
+        // SAFETY: integers.
+        check_int(unsafe { libc::inotify_rm_watch(self.0.as_raw_fd(), number) }).map(|_| ())
+    }
+
     /// Takes what has been reported since the last time.
     pub fn take(&self) -> Vec<Closed> {
         let (mut all, mut room) = (Vec::new(), [0u8; ROOM]);
@@ -91,6 +100,9 @@ mod tests {
         assert_eq!(inotify.take(), []);
         std::fs::OpenOptions::new().append(true).open(&path).expect("opened");
         assert_eq!(inotify.take(), [Closed::File(number)]);
+        assert_eq!(inotify.take(), []);
+        inotify.forget(number).expect("it was watched");
+        std::fs::OpenOptions::new().append(true).open(&path).expect("opened");
         assert_eq!(inotify.take(), []);
         std::fs::remove_file(path).expect("removed");
     }

@@ -56,6 +56,31 @@ pub fn is_droppable(pid: i32, start: u64) -> io::Result<bool> {
     Ok(has_flag(&procfs::text(format!("/proc/{pid}/smaps"))?, start, "dp"))
 }
 
+/// The private mappings of a process whose content may be zero at any time (`MAP_DROPPABLE`) or is
+/// in a child of fork (`MADV_WIPEONFORK`): what programs keep there they can do without, and must
+/// not use twice. Addresses of start and end.
+///
+/// # Errors
+/// Those of reading `/proc/PID/smaps`.
+pub fn not_to_be_repeated(pid: i32) -> io::Result<Vec<(u64, u64)>> {
+    Ok(flagged(&procfs::text(format!("/proc/{pid}/smaps"))?, &["dp", "wf"]))
+}
+
+/// The mappings that have one of these flags, in the text of a smaps file.
+fn flagged(smaps: &str, wanted: &[&str]) -> Vec<(u64, u64)> {
+    let mut found = Vec::new();
+    let mut last = None;
+    for text in smaps.lines() {
+        if let Some(flags) = text.strip_prefix("VmFlags:") {
+            let has_one = flags.split_ascii_whitespace().any(|flag| wanted.contains(&flag));
+            found.extend(last.take().filter(|_| has_one));
+        } else if let Some(entry) = line(text) {
+            last = Some((entry.start, entry.end));
+        }
+    }
+    found
+}
+
 /// Whether the mapping that begins at this address has this flag, in the text of a smaps file.
 fn has_flag(smaps: &str, start: u64, flag: &str) -> bool {
     let begins = format!("{start:08x}-");
@@ -117,6 +142,8 @@ ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsysca
             7f00a000-7f00b000 rw-p 00000000 00:00 0 \nSize: 4 kB\nVmFlags: rd wr mr mw me nr wf dd dp \n";
         let found = [0x40_0000, 0x7f00_a000, 0x7f00_b000].map(|start| has_flag(smaps, start, "dp"));
         assert_eq!(found, [false, true, false]);
+        assert_eq!(flagged(smaps, &["dp", "wf"]), [(0x7f00_a000, 0x7f00_b000)]);
+        assert_eq!(flagged(smaps, &["ht"]), []);
     }
 
     #[test]

@@ -20,6 +20,10 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
+#ifndef SYS_close_range
+#define SYS_close_range 436
+#endif
+
 /* As libc answers: errno and -1. */
 static long answer(struct keep_call *call)
 {
@@ -288,6 +292,20 @@ static int once(long nr, int fd)
 }
 
 EXPORT int close(int fd) { return once(SYS_close, fd); }
+
+EXPORT int close_range(unsigned first, unsigned last, int flags)
+{
+    PLAIN(SYS_close_range, first ^ last << 16, ARGS(first, last, flags));
+}
+
+EXPORT void closefrom(int first)
+{
+    int saved = errno;
+    if (close_range(first < 0 ? 0 : (unsigned)first, ~0u, 0) == -1)
+        __builtin_trap();
+    errno = saved;
+}
+
 EXPORT int socket(int domain, int type, int protocol) { PLAIN(SYS_socket, domain, ARGS(domain, type, protocol)); }
 EXPORT int connect(int fd, const struct sockaddr *name, socklen_t length) {
     PLAIN(SYS_connect, fd, ARGS(fd, name, length));

@@ -24,7 +24,7 @@ extern char keep_raw_begin[] HIDDEN, keep_signalled[] HIDDEN;
 static void run_handler(int sig, siginfo_t *info, void *context)
 {
     struct sigaction action = asked[sig];
-    uint64_t mask = *(uint64_t *)&action.sa_mask, before = 0;
+    uint64_t mask = *(uint64_t *)&action.sa_mask & ~KEEP_OPEN_SIGNALS, before = 0;
     if (action.sa_handler == SIG_DFL || action.sa_handler == SIG_IGN)
         return;
     if (!(action.sa_flags & SA_NODEFER))
@@ -110,6 +110,7 @@ int keep_set_action(int sig, const struct sigaction *action, struct sigaction *b
             sigdelset(&real.sa_mask, SIGILL);
             sigdelset(&real.sa_mask, SIGFPE);
             sigdelset(&real.sa_mask, SIGABRT);
+            sigdelset(&real.sa_mask, SIGSYS);
         }
         asked[sig] = *action;
         if (keep_sigaction(sig, &real, NULL) == -1) {

@@ -171,6 +171,23 @@ extern void keep_note_names(const char *preload, const char *shared) HIDDEN;
 extern int keep_report_replay(int code) HIDDEN;
 /* Dies of the signal that is being recovered from. */
 extern void keep_die(void) HIDDEN __attribute__((noreturn));
+/* A replay that touches nothing outside: see confined.c. From here on, if the keeper has asked for
+ * it; not any more. */
+extern void keep_confine(void) HIDDEN;
+extern void keep_unconfine(void) HIDDEN;
+/* Whether the signal is a call that the kernel has handed over, and what is done with it. */
+extern int keep_is_dispatched(int sig, const siginfo_t *info) HIDDEN;
+extern void keep_dispatch(void *context) HIDDEN;
+/* Whether the replay has left files open whose next output would go elsewhere. */
+extern int keep_leaves_offsets(void) HIDDEN;
+/* Where the library's own system calls lie; the end of a handler there. */
+extern char keep_text[] HIDDEN, keep_text_end[] HIDDEN, keep_handler_end[] HIDDEN;
+/* Signals that no thread blocks: faults, and SIGSYS of a call that is handed over. */
+#define KEEP_BIT(sig) (1ull << ((sig) - 1))
+#define KEEP_OPEN_SIGNALS \
+    (KEEP_BIT(SIGSEGV) | KEEP_BIT(SIGBUS) | KEEP_BIT(SIGILL) | KEEP_BIT(SIGFPE) | (keep_log ? KEEP_BIT(SIGSYS) : 0))
+/* The handler for fatal signals, as the keeper looks for it in the kernel. */
+extern void *keep_handler(void) HIDDEN;
 /* Puts our handlers for fatal signals in place, and takes them away again. */
 extern void keep_arm(void) HIDDEN;
 extern void keep_disarm(void) HIDDEN;

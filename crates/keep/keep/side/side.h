@@ -16,7 +16,7 @@
 
 enum {
     KEEP_MAGIC = 0x5045454b, /* "KEEP" */
-    KEEP_VERSION = 3,
+    KEEP_VERSION = 4,
 };
 
 /* The logged calls' result that stands for "this call was interrupted by the keeper: ask again".
@@ -141,6 +141,7 @@ struct keep_orders {
     struct keep_rule input; /* what brings a request; 0: all reading from sockets */
     struct keep_rule reply; /* what must not differ in a replay; 0: all writing to sockets */
     struct keep_rule ends;  /* what a request ends with; 0: no such call */
+    uint64_t inside[8];     /* system calls that change nothing outside, a bit each: see confined.c */
 };
 
 /* Page 1. Written by the program only. */
@@ -185,12 +186,17 @@ struct keep_news {
     uint32_t failed_waits; /* grows when waits for input have failed many times in a row: the program is ruined */
     int32_t failed_errno;  /* how, negative */
     uint64_t others_read;  /* inputs from sockets that other threads have read: these are in no log */
+    uint64_t text, text_end; /* the library's own system calls: these pass in a replay */
+    uint64_t confined;     /* address of keep_both.confined */
+    uint64_t handler;      /* address of the handler for fatal signals */
 };
 
 /* Page 2. Written by the program, and by the keeper while the program is stopped. */
 struct keep_both {
     uint32_t mode;
-    uint32_t reserved;
+    uint8_t confined;    /* 1: other calls of the serving thread than ours come to confined.c */
+    uint8_t is_confined; /* 1: the kernel looks at `confined` */
+    uint16_t reserved;
     uint64_t head;       /* where the next entry goes */
     uint64_t cursor;     /* in KEEP_REPLAY: the next entry to answer from */
     uint64_t last_input; /* position of the last entry that brought bytes from a socket; ~0: none */
@@ -239,6 +245,9 @@ struct keep_signals {
 /* Entries of mutexes that the serving thread has locked: `fd` is the mutex' number, `ret` how often
  * other threads had. See turns.c. */
 #define KEEP_TURN 2002u
+
+/* No entry: the call that was asked for is in no log. */
+#define KEEP_UNLOGGED 2003u
 
 /* Calls of other threads that are not made twice: see once.c. In page 2, from KEEP_DONE_AT on; the
  * keeper does not read it. */

@@ -146,6 +146,8 @@ static int is_in_handler(const ucontext_t *context)
 static void wait_for_verdict(int sig, const siginfo_t *info, const ucontext_t *context)
 {
     volatile struct keep_crash *crash = &keep_both->crash;
+    if (keep_serves)
+        keep_unconfine();
     const struct timespec step = {0, 20000000};
     int is_handled = keep_news->is_last || is_in_handler(context);
     if (keep_news->called && (is_handled || keep_news->called_ip == (uint64_t)context->uc_mcontext.gregs[REG_RIP])) {
@@ -189,6 +191,7 @@ int keep_report_replay(int code)
 {
     volatile struct keep_crash *crash = &keep_both->crash;
     const struct timespec step = {0, 20000000};
+    keep_unconfine();
     crash->signal = 0;
     crash->code = code;
     crash->tid = (uint32_t)keep_plain(SYS_gettid, 0, 0, 0, 0, 0, 0);
@@ -216,6 +219,11 @@ static void on_fatal(int sig, siginfo_t *info, void *context)
     int saved = errno;
     const ucontext_t *at = context;
     struct sigaction *action = &wanted[sig];
+    if (keep_is_dispatched(sig, info)) {
+        keep_dispatch(context);
+        errno = saved;
+        return;
+    }
     if (!keep_orders || is_over) { /* a child between its fork and keep_disarm, or given up */
         die(sig, info, 0);
         return;
@@ -273,18 +281,40 @@ static void on_fatal(int sig, siginfo_t *info, void *context)
     }
 }
 
-/* Gives the kernel our handler, with the mask and flags that the program asked for. */
+/* The kernel's structure. */
+struct kernel_action {
+    void *handler;
+    unsigned long flags;
+    void *end;
+    uint64_t mask;
+};
+
+#define HAS_END 0x04000000 /* SA_RESTORER */
+
+/* Gives the kernel our handler, with the mask and flags that the program asked for. A signal that
+ * is ignored stays so: what the program executes inherits that, and no handler. Then a fault kills,
+ * as it does without us. By SIGSYS a replay is confined: nginx ignores it. */
 static int install(int sig)
 {
     const struct sigaction *action = &wanted[sig];
-    struct sigaction real = {.sa_sigaction = on_fatal, .sa_flags = SA_SIGINFO};
-    if (has_handler(action) && !runs_last(action)) {
-        real.sa_mask = action->sa_mask;
-        real.sa_flags |= action->sa_flags & ~SA_RESETHAND;
+    struct kernel_action real = {on_fatal, SA_SIGINFO | HAS_END, keep_handler_end, 0};
+    if (action->sa_handler == SIG_IGN && !(sig == SIGSYS && keep_log)) {
+        real.handler = SIG_IGN;
+    } else if (has_handler(action) && !runs_last(action)) {
+        real.mask = *(const uint64_t *)&action->sa_mask & ~KEEP_OPEN_SIGNALS;
+        real.flags |= (unsigned long)(unsigned)(action->sa_flags & ~SA_RESETHAND);
     } else {
-        real.sa_flags |= SA_ONSTACK | SA_NODEFER;
+        real.flags |= SA_ONSTACK | SA_NODEFER;
     }
-    return keep_sigaction(sig, &real, NULL);
+    long ret = keep_plain(SYS_rt_sigaction, sig, (long)&real, 0, 8, 0, 0);
+    if (ret < 0)
+        errno = (int)-ret;
+    return ret < 0 ? -1 : 0;
+}
+
+void *keep_handler(void)
+{
+    return on_fatal;
 }
 
 /* Not by the function below: in a child of fork the shared memory that it counts in is not
@@ -364,9 +394,18 @@ EXPORT int sigaction(int sig, const struct sigaction *action, struct sigaction *
     return 0;
 }
 
+EXPORT int __sigaction(int sig, const struct sigaction *action, struct sigaction *before)
+{
+    return sigaction(sig, action, before);
+}
+
 static sighandler_t set_handler(int sig, sighandler_t handler, int flags)
 {
     struct sigaction action = {.sa_handler = handler, .sa_flags = flags}, before;
+    if (handler == SIG_ERR || sig < 1 || sig > 64) {
+        errno = EINVAL;
+        return SIG_ERR;
+    }
     if (sigaction(sig, &action, &before) == -1)
         return SIG_ERR;
     return before.sa_handler;
@@ -380,12 +419,8 @@ static const sigset_t *without_faults(const sigset_t *set, sigset_t *room)
         return set;
     *room = *set;
     *(uint64_t *)room &= ~(3ull << 31);
-    if (keep_orders) {
-        sigdelset(room, SIGSEGV);
-        sigdelset(room, SIGBUS);
-        sigdelset(room, SIGILL);
-        sigdelset(room, SIGFPE);
-    }
+    if (keep_orders)
+        *(uint64_t *)room &= ~KEEP_OPEN_SIGNALS;
     return room;
 }
 
@@ -417,7 +452,46 @@ EXPORT sighandler_t signal(int sig, sighandler_t handler)
     return set_handler(sig, handler, SA_RESTART);
 }
 
+EXPORT sighandler_t bsd_signal(int sig, sighandler_t handler)
+{
+    return signal(sig, handler);
+}
+
+EXPORT sighandler_t ssignal(int sig, sighandler_t handler)
+{
+    return signal(sig, handler);
+}
+
 EXPORT sighandler_t sysv_signal(int sig, sighandler_t handler)
 {
     return set_handler(sig, handler, SA_RESETHAND | SA_NODEFER);
+}
+
+EXPORT sighandler_t __sysv_signal(int sig, sighandler_t handler)
+{
+    return sysv_signal(sig, handler);
+}
+
+/* System V: the handler, or a blocked signal (SIG_HOLD). Answers SIG_HOLD where it was blocked. */
+EXPORT sighandler_t sigset(int sig, sighandler_t handler)
+{
+    sigset_t one, before;
+    sigemptyset(&one);
+    if (sigaddset(&one, sig) == -1)
+        return SIG_ERR;
+    struct sigaction was;
+    if (handler == SIG_HOLD) {
+        if (sigprocmask(SIG_BLOCK, &one, &before) == -1 || sigaction(sig, NULL, &was) == -1)
+            return SIG_ERR;
+        return sigismember(&before, sig) ? SIG_HOLD : was.sa_handler;
+    }
+    sighandler_t last = set_handler(sig, handler, 0);
+    if (last == SIG_ERR || sigprocmask(SIG_UNBLOCK, &one, &before) == -1)
+        return SIG_ERR;
+    return sigismember(&before, sig) ? SIG_HOLD : last;
+}
+
+EXPORT int sigignore(int sig)
+{
+    return set_handler(sig, SIG_IGN, 0) == SIG_ERR ? -1 : 0;
 }

@@ -92,6 +92,11 @@ static void begin(void)
     keep_news->dying_sp = 0;
     __atomic_add_fetch(&keep_news->images, 1, __ATOMIC_SEQ_CST);
     keep_news->syscall_ip = (uint64_t)keep_syscall;
+    keep_news->text = (uint64_t)keep_text;
+    keep_news->text_end = (uint64_t)keep_text_end;
+    keep_news->confined = (uint64_t)&keep_both->confined;
+    keep_news->handler = (uint64_t)keep_handler();
+    keep_both->confined = keep_both->is_confined = 0;
     keep_news->serving = (uint32_t)syscall(SYS_gettid);
     keep_serves = 1;
     keep_own_pid = (int)keep_plain(SYS_getpid, 0, 0, 0, 0, 0, 0);

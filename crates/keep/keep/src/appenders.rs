@@ -11,14 +11,14 @@ use crate::files::FileState;
 use crate::open_state::Detail;
 use orbit_linux::inotify::{Closed, Inotify};
 use orbit_linux::procfs;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
 /// Device and inode.
-type Id = (u64, u64);
+pub(crate) type Id = (u64, u64);
 
 /// Files that one program has open for appending, and who else writes to them.
 #[derive(Default)]
@@ -56,6 +56,26 @@ impl Appenders {
                 watched.numbers.insert(file.id(), number);
             }
         }
+    }
+
+    /// Watches no others than these any more: those that a checkpoint has.
+    pub fn watch_only(&self, ids: &BTreeSet<Id>) {
+        let mut watched = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let Watched { inotify, numbers, closed, .. } = &mut *watched;
+        numbers.retain(|id, number| {
+            let is_kept = ids.contains(id);
+            if !is_kept {
+                // Fails for a file that is gone, whose watch has ended with it.
+                let _ = inotify.as_ref().map(|inotify| inotify.forget(*number));
+                closed.remove(number);
+            }
+            is_kept
+        });
+    }
+
+    /// How many files are watched.
+    pub fn watched(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).numbers.len()
     }
 
     /// Whether another process has written, or may have, since `since`: to a file that is `length`

@@ -18,7 +18,7 @@ const CODE_BYTES: u64 = 2 * PAGE as u64;
 const ACTIONS: u64 = PAGE as u64;
 const RESTORER: u64 = 16;
 
-const FATAL: [i32; 7] =
+pub(crate) const FATAL: [i32; 7] =
     [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL, libc::SIGFPE, libc::SIGABRT, libc::SIGTRAP, libc::SIGSYS];
 const SA_RESTORER: u64 = 0x0400_0000;
 
@@ -75,6 +75,11 @@ fn inner_pid(pid: i32) -> i32 {
 }
 
 impl Attached {
+    /// What the kernel calls at a fatal signal.
+    pub fn handler(&self) -> u64 {
+        self.base
+    }
+
     /// Puts the handlers in. The program stands still for some ms.
     pub fn new(process: &Process, shared: &Shared) -> Result<Attached, Error> {
         clear_away(process)?;

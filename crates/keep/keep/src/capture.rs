@@ -161,6 +161,14 @@ impl Tracker {
         !is_tracked
     }
 
+    /// Pages of a range that hold something.
+    pub fn held(&self, start: u64, end: u64) -> Result<Vec<u64>, Error> {
+        let mut ranges = Vec::new();
+        let scanned = self.pagemap.scan_anonymous(start as usize, end as usize, &mut ranges);
+        scanned.map_err(Error::io("scanning the program's memory"))?;
+        Ok(addresses(&ranges))
+    }
+
     fn holds_something(&self, entry: &Entry) -> bool {
         let mut ranges = Vec::new();
         let scanned = self.pagemap.scan_anonymous(entry.start as usize, entry.end as usize, &mut ranges);

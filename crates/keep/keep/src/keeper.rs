@@ -8,7 +8,7 @@ mod hang;
 mod recovery;
 
 use crate::arguments::Settings;
-use crate::attach::Attached;
+use crate::attach::{Attached, FATAL};
 use crate::bell::Bell;
 use crate::board::{Board, Pauses, Row};
 use crate::desk::Counter;
@@ -19,7 +19,7 @@ use crate::kept::{Kept, Policy, Taken};
 use crate::ladder::{Bounds, Ladder, Rung};
 use crate::limits;
 use crate::place;
-use crate::program::{self, Kind, Program};
+use crate::program::{self, End, Kind, Program};
 use crate::report::{Event, Figures, Reporter};
 use crate::shared::{CrashReport, Shared};
 use crate::signals::Signals;
@@ -234,8 +234,8 @@ impl Keeper {
                     return Ok(Some(0));
                 }
             }
-            if let Some(status) = self.has_exited() {
-                return Ok(self.exited(status));
+            if let Some(end) = self.has_exited() {
+                return Ok(self.exited(end));
             }
             let rang = bell.drain();
             if self.is_another_program() || (is_known && !self.shared.is_ready()) {
@@ -331,10 +331,10 @@ impl Keeper {
     }
 
     /// Whether it has exited, and if so its status, where that can be known.
-    fn has_exited(&mut self) -> Option<Option<u8>> {
+    fn has_exited(&mut self) -> Option<Option<End>> {
         match &mut self.program {
-            Some(program) => program.exited().map(|status| Some(program::code(status))),
-            None => self.kept.process().has_exited().then(|| program::code_of_zombie(self.kept.process().pid())),
+            Some(program) => program.exited().map(|status| Some(status.into())),
+            None => self.kept.process().has_exited().then(|| program::end_of_zombie(self.kept.process().pid())),
         }
     }
 
@@ -388,6 +388,33 @@ impl Keeper {
         }
     }
 
+    /// Says, once each, which fatal signals do not come to the keeper any more.
+    fn say_handlers(&mut self) {
+        let pid = self.kept.process().pid();
+        let left = self.attached.as_ref().map_or(&[][..], |attached| &attached.left);
+        let lost: Vec<i32> = match self.shared.has_log() {
+            true => {
+                let caught = limits::caught_signals(pid);
+                FATAL.into_iter().filter(|signal| caught & 1 << (signal - 1) == 0).collect()
+            }
+            false => {
+                let ours = [self.shared.handler(), self.attached.as_ref().map(Attached::handler)];
+                self.kept.replaced_handlers(&ours.into_iter().flatten().collect::<Vec<_>>())
+            }
+        };
+        // Programs ignore SIGSYS for calls that an old kernel lacks.
+        for signal in lost.into_iter().filter(|signal| !left.contains(signal) && *signal != libc::SIGSYS) {
+            let name = place::signal_name(signal);
+            let text = format!(
+                "{name} does not come to the keeper: the program ignores it, or has set a handler by a call that \
+                 does not pass it; a crash by {name} ends it as without a keeper"
+            );
+            if self.said.insert(text.clone()) {
+                self.reporter.warn(text);
+            }
+        }
+    }
+
     /// Whether another checkpoint would save nothing: no call was logged since the newest one. It
     /// waits, or it hangs, and then a checkpoint inside the hang would be of no use.
     fn is_superfluous(&self) -> bool {
@@ -433,6 +460,7 @@ impl Keeper {
                 if self.published.elapsed() >= PUBLISH_STEP {
                     self.publish();
                 }
+                self.say_handlers();
                 let lost = self.shared.log_lost();
                 if lost != self.log_lost {
                     self.log_lost = lost;
@@ -472,16 +500,23 @@ impl Keeper {
         });
     }
 
-    fn exited(&mut self, status: Option<u8>) -> Option<u8> {
-        const KILLED: u8 = 128 + libc::SIGKILL as u8;
-        match status {
+    fn exited(&mut self, end: Option<End>) -> Option<u8> {
+        let status = end.map(|end| end.code);
+        match end {
             _ if self.figures.by_rung[rung_index(Rung::GiveUp)] > 0 => {}
-            Some(KILLED) => {
+            Some(End { signal: Some(libc::SIGKILL), .. }) => {
                 self.reporter
                     .warn("it was killed by SIGKILL, by hand or for want of memory: that cannot be recovered from");
             }
-            Some(status @ 1..128) => {
-                let text = format!("it exited of itself with status {status}: that is not recovered from");
+            Some(End { signal: Some(signal), .. }) if FATAL.contains(&signal) && self.figures.checkpoints > 0 => {
+                self.reporter.warn(format!(
+                    "it died of {}, which has not come to the keeper: its own handler, set by a call that does not \
+                     pass the keeper, or its mask, was in between",
+                    place::signal_name(signal)
+                ));
+            }
+            Some(End { code: code @ 1.., signal: None }) => {
+                let text = format!("it exited of itself with status {code}: that is not recovered from");
                 self.reporter.note(text);
             }
             _ => {}

@@ -3,13 +3,15 @@
 use crate::ahead::Ahead;
 use crate::appenders::Appenders;
 use crate::arguments::Exactness;
+use crate::attach::FATAL;
 use crate::beside::{self, Beside};
 use crate::capture::{self, Tracker};
 use crate::error::Error;
-use crate::files;
+use crate::files::{self, FileState};
 use crate::history::{Checkpoint, History};
 use crate::ladder::{Facts, Step};
 use crate::marks::{self, Marks, Witness};
+use crate::objects::Objects;
 use crate::outside::Outside;
 use crate::restore::{self, Last, Restored};
 use crate::shared::{CrashReport, LogState, Shared};
@@ -287,7 +289,26 @@ impl Kept {
         history.commit(changed, state, now);
         history.thin(if is_new_log { 1 } else { policy.generations }, policy.interval, now);
         self.trim(shared);
+        self.watch_only_what_is_kept();
         Ok(Taken::Checkpoint(figures))
+    }
+
+    /// A program that rotates its logs has other files with each checkpoint.
+    fn watch_only_what_is_kept(&self) {
+        let now = self.history.newest().map_or(0, |newest| newest.state.files.len());
+        if self.appenders.watched() > now {
+            let files = self.history.newest_first().flat_map(|checkpoint| &checkpoint.state.files);
+            self.appenders.watch_only(&files.map(FileState::id).collect());
+        }
+    }
+
+    /// Fatal signals of which the kernel calls another handler than ours, or none, as of the newest
+    /// checkpoint; `ours`: addresses of handlers. Without a log.
+    pub fn replaced_handlers(&self, ours: &[u64]) -> Vec<i32> {
+        let objects = self.history.newest().and_then(|newest| newest.state.objects.as_ref());
+        let is_ours = |objects: &Objects, signal: i32| objects.handler(signal).is_none_or(|at| ours.contains(&at));
+        let of = |objects: &Objects| FATAL.into_iter().filter(|signal| !is_ours(objects, *signal)).collect();
+        objects.map(of).unwrap_or_default()
     }
 
     /// Forgets the oldest checkpoints until pages and log are within their bounds.
@@ -384,6 +405,11 @@ impl Kept {
             if shared.has_log() && !is_at_crash && !is_safe(stopped, shared) {
                 return Ok(None);
             }
+            if shared.has_log() {
+                // It may be in a replay, in which no calls can be made in it.
+                stopped.thread(shared.serving())?.set_dispatch(None)?;
+                shared.set_confined(false);
+            }
             let mut reset = 0;
             if is_exact {
                 let was = history.newest_first().nth(index).and_then(|c| c.state.marks.as_ref());
@@ -411,10 +437,12 @@ impl Kept {
                     let log = &LogState { head: start(newest, shared), ..newest.state.log };
                     shared.change_environment(matches!(step, Step::Environment(_)));
                     shared.replay_from(log, drop_at, crash.ip);
+                    shared.set_confined(shared.has_log());
                 }
                 shared.clear_crash();
             };
-            let last = Last { crashed: crash.tid, stacks: shared.stacks(), is_exact, work: last };
+            let confined = shared.has_log().then(|| (shared.serving(), shared.confinement()));
+            let last = Last { crashed: crash.tid, stacks: shared.stacks(), is_exact, confined, work: last };
             let done = restore::all(stopped, tracker, history, differ, outside, last)?;
             let made = witness.as_ref().filter(|_| is_exact).and_then(|witness| Some(witness.as_ref().ok()?.read()));
             Ok(Some((Restored { connections_reset: reset, ..done }, stopped.stopped_for(), made)))

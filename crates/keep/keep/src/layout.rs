@@ -4,11 +4,11 @@
 //! Each structure has one writer, named at its head. The keeper trusts nothing that the program
 //! writes: [`crate::shared`] reads each word once and checks it.
 
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 /// "KEEP".
 pub(crate) const MAGIC: u32 = 0x5045_454b;
-pub(crate) const VERSION: u32 = 3;
+pub(crate) const VERSION: u32 = 4;
 /// What an interrupted logged call answers in the program: ask the log again. No error of the
 /// kernel.
 pub(crate) const AGAIN: i64 = -1000;
@@ -120,6 +120,8 @@ pub(crate) struct Orders {
     pub reply: Rule,
     /// What a request ends with; 0: no such call.
     pub ends: Rule,
+    /// System calls that change nothing outside, a bit each.
+    pub inside: [AtomicU64; 8],
 }
 
 /// Calls of one kind in a request, see [`crate::rules::Calls`].
@@ -204,13 +206,24 @@ pub(crate) struct News {
     pub failed_errno: AtomicI32,
     /// Inputs from sockets that other threads than the serving one have read.
     pub others_read: AtomicU64,
+    /// The system calls of the library itself, which pass in a replay.
+    pub text: AtomicU64,
+    pub text_end: AtomicU64,
+    /// Address of [`Both::confined`] in the program.
+    pub confined: AtomicU64,
+    /// Address of the handler for fatal signals.
+    pub handler: AtomicU64,
 }
 
 /// Page 2. Written by the program, and by the keeper while the program is stopped.
 #[repr(C)]
 pub(crate) struct Both {
     pub mode: AtomicU32,
-    pub reserved: AtomicU32,
+    /// 1: the kernel hands other calls of the serving thread than the library's to the library.
+    pub confined: AtomicU8,
+    /// 1: the kernel looks at `confined`.
+    pub is_confined: AtomicU8,
+    pub reserved: AtomicU16,
     /// Where the next entry goes.
     pub head: AtomicU64,
     /// In [`Mode::Replay`]: the next entry.
@@ -244,7 +257,7 @@ pub(crate) struct Crash {
     pub regs: [AtomicU64; 17],
 }
 
-const _: () = assert!(size_of::<Orders>() == 152 && size_of::<News>() == 312 && size_of::<Both>() == 240);
+const _: () = assert!(size_of::<Orders>() == 216 && size_of::<News>() == 344 && size_of::<Both>() == 240);
 
 #[cfg(test)]
 mod tests {
@@ -272,6 +285,9 @@ mod tests {
             ("orders", "granted", offset_of!(Orders, granted)),
             ("orders", "kept", offset_of!(Orders, kept)),
             ("orders", "ends", offset_of!(Orders, ends)),
+            ("orders", "inside", offset_of!(Orders, inside)),
+            ("news", "handler", offset_of!(News, handler)),
+            ("both", "confined", offset_of!(Both, confined)),
             ("news", "between", offset_of!(News, between)),
             ("news", "failed_waits", offset_of!(News, failed_waits)),
             ("news", "others_read", offset_of!(News, others_read)),

@@ -34,6 +34,14 @@ impl Facts {
     }
 }
 
+/// Signals for which the process has a handler, bit 0 for signal 1.
+pub(crate) fn caught_signals(pid: i32) -> u64 {
+    let status = procfs::text(format!("/proc/{pid}/status")).unwrap_or_default();
+    let caught = status.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("SigCgt:")?.trim(), 16).ok());
+    // Of a process that is gone nothing is known.
+    caught.unwrap_or(u64::MAX)
+}
+
 /// Message queues name the last process that sent or received; of semaphores only the owner is
 /// known.
 fn uses_system_v(pid: i32, status: &str) -> bool {

@@ -10,6 +10,7 @@ use crate::restore::Restored;
 use graft::{Batch, Call, Stopped};
 use orbit_linux::ptrace::state::pending;
 use orbit_linux::rlimit;
+use std::collections::BTreeSet;
 
 /// Signals whose action can be set: all but `SIGKILL` and `SIGSTOP`.
 const SIGNALS: [u64; 62] = {
@@ -32,7 +33,7 @@ const WORDS: usize = 4224;
 const STACK: usize = 4352;
 const TIMERS: usize = 8192;
 const ITIMER_BYTES: usize = 32;
-/// Signals that wait, of which this many are queued again.
+/// Signals that wait, of which this many are taken or queued at a time.
 const MOST_PENDING: usize = 64;
 const SIGINFO_BYTES: usize = 128;
 
@@ -74,6 +75,12 @@ fn words<const N: usize>(batch: &Batch, at: usize) -> [u64; N] {
 }
 
 impl Objects {
+    /// What the kernel calls at a signal: an address, or 0 (default) or 1 (ignored).
+    pub fn handler(&self, signal: i32) -> Option<u64> {
+        let nth = SIGNALS.iter().position(|number| *number == signal as u64)?;
+        self.actions.get(nth).map(|action| action[0])
+    }
+
     /// Reads it; `outside` was read since the program stopped.
     pub fn capture(stopped: &mut Stopped<'_>, batch: &mut Batch, mut outside: Outside) -> Result<Objects, Error> {
         let pid = stopped.pid();
@@ -173,25 +180,31 @@ impl Objects {
         }
         done.objects += calls.len();
         batch.run(stopped, &calls)?;
-        let waits = |list: &[[u64; 16]], info: &[u64; 16]| list.contains(info);
+        if self.pending == now.pending {
+            return Ok(());
+        }
         let own = stopped.call(libc::SYS_getpid, [0; 6])?;
-        let (mut calls, mut at) = (Vec::new(), 0);
-        for info in now.pending.iter().filter(|info| !waits(&self.pending, info) && is_of_itself(info, own)) {
-            batch.put(at, &[1 << ((info[0] as u32).clamp(1, 64) - 1), 0, 0]);
-            let (set, zero) = (batch.room(at), batch.room(at + 8));
-            calls.push((libc::SYS_rt_sigtimedwait, [set, 0, zero, 8, 0, 0]));
-            at += 24;
+        let change = queue_change(&self.pending, &now.pending, own);
+        for part in change.taken.chunks(MOST_PENDING) {
+            let calls = part.iter().enumerate().map(|(nth, signal)| {
+                let at = nth * SIGINFO_BYTES;
+                batch.put(at, &[1 << (signal - 1), 0, 0]);
+                (libc::SYS_rt_sigtimedwait, [batch.room(at), 0, batch.room(at + 8), 8, 0, 0])
+            });
+            let calls: Vec<Call> = calls.collect();
+            batch.run(stopped, &calls)?;
         }
-        batch.run(stopped, &calls)?;
-        let (mut calls, mut at) = (Vec::new(), 0);
-        for info in self.pending.iter().filter(|info| !waits(&now.pending, info)).take(MOST_PENDING) {
-            batch.put(at, info);
-            calls.push((libc::SYS_rt_sigqueueinfo, [own, info[0] & 0xffff_ffff, batch.room(at), 0, 0, 0]));
-            at += SIGINFO_BYTES;
-        }
-        done.objects += calls.len();
-        if batch.run(stopped, &calls)?.iter().any(|result| *result < 0) {
-            done.left.push("a signal that waited to be delivered is lost".into());
+        for part in change.queued.chunks(MOST_PENDING) {
+            let calls = part.iter().enumerate().map(|(nth, info)| {
+                let at = nth * SIGINFO_BYTES;
+                batch.put(at, info);
+                (libc::SYS_rt_sigqueueinfo, [own, info[0] & 0xffff_ffff, batch.room(at), 0, 0, 0])
+            });
+            let calls: Vec<Call> = calls.collect();
+            done.objects += calls.len();
+            if batch.run(stopped, &calls)?.iter().any(|result| *result < 0) {
+                done.left.push("a signal that waited to be delivered is lost".into());
+            }
         }
         Ok(())
     }
@@ -297,6 +310,43 @@ impl Objects {
     }
 }
 
+/// How a queue of waiting signals is made what it was.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct QueueChange {
+    /// Signals of which the oldest is taken out.
+    pub taken: Vec<u32>,
+    /// What is queued then, in order.
+    pub queued: Vec<[u64; 16]>,
+}
+
+/// From `now` to `then`. What others have sent since stays, behind what waited before. Of a signal
+/// whose queue differs all are taken out and queued again: the kernel takes the oldest only.
+pub(crate) fn queue_change(then: &[[u64; 16]], now: &[[u64; 16]], own: u64) -> QueueChange {
+    let signal = |info: &[u64; 16]| (info[0] as u32).clamp(1, 64);
+    let mut change = QueueChange { taken: Vec::new(), queued: Vec::new() };
+    let signals: BTreeSet<u32> = then.iter().chain(now).map(signal).collect();
+    for number in signals {
+        let of = |list: &[[u64; 16]]| -> Vec<[u64; 16]> {
+            list.iter().filter(|info| signal(info) == number).copied().collect()
+        };
+        let (was, is) = (of(then), of(now));
+        let mut wanted = was.clone();
+        let mut before = was;
+        for info in &is {
+            match before.iter().position(|known| known == info) {
+                Some(at) => drop(before.swap_remove(at)),
+                None if !is_of_itself(info, own) => wanted.push(*info),
+                None => {}
+            }
+        }
+        if wanted != is {
+            change.taken.extend(is.iter().map(|_| number));
+            change.queued.extend(wanted);
+        }
+    }
+    change
+}
+
 /// Whether a signal was sent by the program itself, or by a timer of its own: then it will be
 /// again.
 fn is_of_itself(info: &[u64; 16], own: u64) -> bool {
@@ -312,6 +362,22 @@ fn is_of_itself(info: &[u64; 16], own: u64) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_queue_becomes_what_it_was_and_keeps_what_others_sent() {
+        let info = |signal: u64, pid: u64| {
+            let mut info = [0; 16];
+            (info[0], info[1], info[2]) = (signal, u64::from(libc::SI_USER as u32), pid);
+            info
+        };
+        let (own, other, last) = (info(40, 5), info(40, 6), info(41, 5));
+        let none = QueueChange { taken: vec![], queued: vec![] };
+        assert_eq!(queue_change(&[own, own, last], &[own, own, last], 5), none);
+        let change = queue_change(&[own, own], &[own, own, own, other, last], 5);
+        assert_eq!(change, QueueChange { taken: vec![40, 40, 40, 40, 41], queued: vec![own, own, other] });
+        assert_eq!(queue_change(&[own], &[], 5), QueueChange { taken: vec![], queued: vec![own] });
+        assert_eq!(queue_change(&[], &[other], 5), none, "it has come since, and waits still");
+    }
 
     #[test]
     fn a_signal_of_another_process_is_not_its_own() {

@@ -39,3 +39,23 @@ pub(crate) fn program_of(pid: i32) -> String {
     std::fs::read_link(format!("/proc/{pid}/exe"))
         .map_or_else(|_| "another program".into(), |path| path.display().to_string())
 }
+
+/// The name of a system call that the C library makes inside itself; its number for others.
+pub(crate) fn call_name(number: u32) -> String {
+    const NAMES: [(i64, &str); 12] = [
+        (libc::SYS_read, "read"),
+        (libc::SYS_write, "write"),
+        (libc::SYS_writev, "writev"),
+        (libc::SYS_openat, "openat"),
+        (libc::SYS_close, "close"),
+        (libc::SYS_lseek, "lseek"),
+        (libc::SYS_socket, "socket"),
+        (libc::SYS_connect, "connect"),
+        (libc::SYS_sendto, "sendto"),
+        (libc::SYS_clone, "clone"),
+        (libc::SYS_wait4, "wait4"),
+        (libc::SYS_exit_group, "exit_group"),
+    ];
+    let name = NAMES.iter().find(|(known, _)| *known == i64::from(number));
+    name.map_or_else(|| format!("number {number}"), |(_, name)| (*name).to_owned())
+}

@@ -118,8 +118,23 @@ fn has_interpreter(file: &File) -> Option<bool> {
     Some(false)
 }
 
+/// How a program has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct End {
+    /// As shells report it.
+    pub code: u8,
+    /// The signal that it has died of.
+    pub signal: Option<i32>,
+}
+
+impl From<ExitStatus> for End {
+    fn from(status: ExitStatus) -> End {
+        End { code: code(status), signal: status.signal() }
+    }
+}
+
 /// The exit status that stands for that of the program: its own, or 128 plus the signal.
-pub(crate) fn code(status: ExitStatus) -> u8 {
+fn code(status: ExitStatus) -> u8 {
     match (status.code(), status.signal()) {
         (Some(code), _) => code as u8,
         (None, Some(signal)) => 128u8.wrapping_add(signal as u8),
@@ -127,14 +142,14 @@ pub(crate) fn code(status: ExitStatus) -> u8 {
     }
 }
 
-/// The exit status of another process' child that was not waited for yet.
-pub(crate) fn code_of_zombie(pid: i32) -> Option<u8> {
+/// The end of another process' child that was not waited for yet.
+pub(crate) fn end_of_zombie(pid: i32) -> Option<End> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, rest) = stat.rsplit_once(") ")?;
     if !rest.starts_with('Z') {
         return None;
     }
-    Some(code(ExitStatus::from_raw(rest.split_whitespace().last()?.parse().ok()?)))
+    Some(End::from(ExitStatus::from_raw(rest.split_whitespace().last()?.parse().ok()?)))
 }
 
 /// The exit status for a program that could not be started, as shells have it.

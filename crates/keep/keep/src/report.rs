@@ -231,6 +231,8 @@ impl Reporter {
     }
 }
 
+/// In place of a call that the log has: see `side/confined.c`.
+const UNLOGGED: u32 = 2003;
 /// Frames of a stack that people are shown.
 const SHOWN: usize = 8;
 
@@ -279,6 +281,11 @@ fn sentence(event: &Event) -> Option<String> {
             }
             text
         }
+        Event::Diverged { asked, logged } if logged.0 == UNLOGGED => format!(
+            "in the replay it was about to make a system call ({}) inside the C library, as stdio does, or by an \
+             instruction of its own: such calls are in no log; not put back so",
+            crate::place::call_name(asked.0),
+        ),
         Event::Diverged { asked, logged } => format!(
             "in the replay it made call {} on {} where it had made call {} on {}: not put back so",
             asked.0, asked.1, logged.0, logged.1,

@@ -9,14 +9,15 @@ use crate::capture::{Scan, Tracker};
 use crate::error::Error;
 use crate::files::{self, FileState};
 use crate::history::History;
+use crate::objects::queue_change;
 use crate::outside::Outside;
 use crate::pages::{Bytes, PAGE};
 use crate::place;
 use crate::space::{Change, changes, is_kept, is_reservation};
 use crate::state::{State, ThreadState};
 use graft::{Batch, NewThread, Protection, Source, Stopped};
-use orbit_linux::maps::Entry;
-use orbit_linux::ptrace::state::{pending, robust_list};
+use orbit_linux::maps::{self, Entry};
+use orbit_linux::ptrace::state::{Dispatch, pending, robust_list};
 use orbit_linux::sched::set_schedule;
 use std::collections::BTreeSet;
 use std::fs::File;
@@ -151,6 +152,17 @@ fn memory(
     kept.iter().try_for_each(|entry| tracker.protect(entry))
 }
 
+/// What the program runs again must not give out the same random numbers: memory that it can do
+/// without by its own declaration, as random states have it, is zero from here on.
+fn forget_secrets(stopped: &Stopped<'_>, tracker: &Tracker) -> Result<(), Error> {
+    let ranges = maps::not_to_be_repeated(stopped.pid());
+    for (start, end) in ranges.map_err(Error::io("reading the mappings of the program"))? {
+        let pages = tracker.held(start, end)?;
+        tracker.write(&pages, &vec![&ZEROS; pages.len()])?;
+    }
+    Ok(())
+}
+
 /// Makes pages again what their mapping holds by itself.
 fn drop_pages(stopped: &mut Stopped<'_>, tracker: &Tracker, kept: &[Entry], pages: &[u64]) -> Result<(), Error> {
     let mut ranges: Vec<(u64, u64, bool)> = Vec::new();
@@ -249,10 +261,18 @@ fn thread_objects(
         stopped.thread(was.tid)?.call(libc::SYS_set_robust_list, [was.robust.0, was.robust.1, 0, 0, 0, 0])?;
     }
     let now = pending(was.tid, false).unwrap_or_default();
-    for info in was.pending.iter().filter(|info| !now.contains(info)) {
-        batch.put(0, info);
-        let mut thread = stopped.thread(was.tid)?;
-        let [process, own] = [thread.call(libc::SYS_getpid, [0; 6])?, thread.call(libc::SYS_gettid, [0; 6])?];
+    if now == was.pending {
+        return Ok(());
+    }
+    let mut thread = stopped.thread(was.tid)?;
+    let [process, own] = [thread.call(libc::SYS_getpid, [0; 6])?, thread.call(libc::SYS_gettid, [0; 6])?];
+    let change = queue_change(&was.pending, &now, process);
+    for signal in change.taken {
+        batch.put(0, &[1 << (signal - 1), 0, 0]);
+        thread.call(libc::SYS_rt_sigtimedwait, [batch.room(0), 0, batch.room(8), 8, 0, 0])?;
+    }
+    for info in change.queued {
+        batch.put(0, &info);
         let signal = info[0] & 0xffff_ffff;
         thread.call(libc::SYS_rt_tgsigqueueinfo, [process, own, signal, batch.room(0), 0, 0])?;
     }
@@ -267,6 +287,8 @@ pub(crate) struct Last<F> {
     pub stacks: Option<u32>,
     /// What cannot be put back is an error.
     pub is_exact: bool,
+    /// With a log: the serving thread, and how it is confined while it replays.
+    pub confined: Option<(i32, Dispatch)>,
     /// Runs before that thread gets its registers.
     pub work: F,
 }
@@ -281,7 +303,7 @@ pub(crate) fn all(
     outside: Option<&Beside<'_, (Outside, Vec<FileState>)>>,
     last: Last<impl FnOnce()>,
 ) -> Result<Restored, Error> {
-    let Last { crashed, stacks, is_exact, work: last } = last;
+    let Last { crashed, stacks, is_exact, confined, work: last } = last;
     let mut done = Restored::default();
     let Some(checkpoint) = history.newest() else { return Err(Error::Unkept("there is no checkpoint".into())) };
     let state = &checkpoint.state;
@@ -298,6 +320,9 @@ pub(crate) fn all(
     // own.
     outside.into_iter().for_each(Beside::start);
     memory(stopped, tracker, history, differ, &mut done)?;
+    if outside.is_some() {
+        forget_secrets(stopped, tracker)?;
+    }
     if let (Some(Some(batch)), Some(objects), Some(outside)) =
         (batch.as_deref_mut().map(Option::as_mut), &state.objects, outside)
     {
@@ -328,6 +353,10 @@ pub(crate) fn all(
     }
     if let Some(left) = done.left.first().filter(|_| is_exact) {
         return Err(Error::Unkept(left.clone()));
+    }
+    if let Some((tid, dispatch)) = confined {
+        let set = stopped.thread(tid)?.set_dispatch(Some(dispatch));
+        set.map_err(|error| Error::Unkept(format!("a replay cannot be confined: {error}")))?;
     }
     last();
     for was in mine {

@@ -3,8 +3,10 @@
 
 use crate::error::Error;
 use crate::layout::{AGAIN, Both, CrashState, Handlers, MAGIC, Mode, NOWHERE, News, Orders, PAGE, Rule, VERSION};
+use crate::marks::made_in_a_replay;
 use crate::rules::{Calls, Rules};
 use orbit_linux::map::{Mapping, populate_write};
+use orbit_linux::ptrace::state::Dispatch;
 use orbit_linux::{futex, memfd};
 use std::fs::File;
 use std::io;
@@ -160,6 +162,9 @@ impl Shared {
         orders.handlers.store(handlers as u32, SeqCst);
         orders.keeper_pid.store(std::process::id(), SeqCst);
         orders.drop_at.store(NOWHERE, SeqCst);
+        for (to, bits) in orders.inside.iter().zip(made_in_a_replay()) {
+            to.store(bits, SeqCst);
+        }
         shared.both().last_input.store(NOWHERE, SeqCst);
         orders.magic.store(MAGIC, SeqCst);
         Ok(shared)
@@ -436,6 +441,25 @@ impl Shared {
     /// The descriptor of the last output that differed in a replay.
     pub fn differing(&self) -> i32 {
         self.news().mismatch_fd.load(SeqCst)
+    }
+
+    /// How the serving thread is confined in a replay: only calls of the program's side pass.
+    pub fn confinement(&self) -> Dispatch {
+        let news = self.news();
+        let (start, end) = (news.text.load(SeqCst), news.text_end.load(SeqCst));
+        Dispatch { start, len: end.saturating_sub(start), selector: news.confined.load(SeqCst) }
+    }
+
+    /// Whether the kernel confines it now.
+    pub fn set_confined(&self, is_confined: bool) {
+        let both = self.both();
+        both.is_confined.store(is_confined.into(), SeqCst);
+        both.confined.store(is_confined.into(), SeqCst);
+    }
+
+    /// Where the kernel has the handler for fatal signals, if the program's side has set it.
+    pub fn handler(&self) -> Option<u64> {
+        Some(self.news().handler.load(SeqCst)).filter(|at| *at != 0)
     }
 
     /// The signal that the program dies of if it is given up in a replay.

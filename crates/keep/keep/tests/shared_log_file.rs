@@ -92,3 +92,37 @@ fn a_line_of_a_process_that_is_gone_stays() {
     assert_eq!(lines, ["own 0", "own 1", "other", "own 2", "own 1", "own 2"]);
     assert_eq!(restored["files_not_cut"], 1);
 }
+
+/// A program that has another log open with each checkpoint, and waits then.
+const ROTATES: &str = r#"
+import ctypes, os, sys, time
+folder = sys.argv[1]
+for nth in range(40):
+    log = os.open(folder + "/log%d" % nth, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+    os.write(log, b"line\n")
+    ctypes.CDLL(None).orbit_keep_output_barrier()
+    os.close(log)
+open(folder + "/rotated", "w").close()
+while not os.path.exists(folder + "/go"): time.sleep(0.01)
+"#;
+
+#[test]
+fn files_that_no_checkpoint_has_are_not_watched() {
+    if is_missing() {
+        return;
+    }
+    let scratch = Scratch::new("append-rotates");
+    let mut keeper = Command::new(KEEP)
+        .args(["--every", "10m", "--", "/usr/bin/python3", "-c", ROTATES])
+        .arg(&scratch.0)
+        .spawn()
+        .expect("orbit-keep");
+    until("it has rotated its log", || scratch.join("rotated").exists().then_some(()));
+    let infos = fs::read_dir(format!("/proc/{}/fdinfo", keeper.id())).expect("its descriptors");
+    let texts = infos.filter_map(|info| fs::read_to_string(info.ok()?.path()).ok()).collect::<String>();
+    let watched = texts.lines().filter(|line| line.starts_with("inotify wd")).count();
+    fs::write(scratch.join("go"), "").expect("written");
+    assert!(until("it exits", || keeper.try_wait().expect("a child")).success());
+    // Of each of the four checkpoints that are kept.
+    assert!((1..=5).contains(&watched), "{watched} files are watched");
+}

@@ -251,20 +251,50 @@ pub fn dispatches_calls(tid: i32) -> bool {
     read == 0 && raw[0] != 0
 }
 
+/// Where a thread's system calls pass, and the byte that says whether others do: [`set_dispatch`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dispatch {
+    /// First address of the range from which calls pass.
+    pub start: u64,
+    /// Its length in bytes.
+    pub len: u64,
+    /// Address, in the program, of a byte: 1 while calls from elsewhere raise `SIGSYS`, 0 while
+    /// they pass.
+    pub selector: u64,
+}
+
+/// Has a thread's calls dispatched to itself, or (`None`) not any more.
+///
+/// # Errors
+/// See the module's head; `EIO` before Linux 6.4.
+pub fn set_dispatch(tid: i32, dispatch: Option<Dispatch>) -> io::Result<()> {
+    const SET_SYSCALL_USER_DISPATCH_CONFIG: libc::c_uint = 0x4210;
+    let raw = dispatch.map_or([0u64; 4], |d| [1, d.selector, d.start, d.len]);
+    // SAFETY: the kernel reads exactly the size said, from a live array of it.
+    let set = unsafe { libc::ptrace(SET_SYSCALL_USER_DISPATCH_CONFIG, tid, size_of_val(&raw), raw.as_ptr()) };
+    check(set).map(|_| ())
+}
+
 /// Returns the signals that wait to be delivered to a thread, or (`shared`) to any thread of its
 /// process: the kernel's `siginfo`, 128 bytes each.
 ///
 /// # Errors
 /// See the module's head.
 pub fn pending(tid: i32, shared: bool) -> io::Result<Vec<[u64; 16]>> {
-    const MAX_SIGINFOS: usize = 64;
-    let mut ask = libc::ptrace_peeksiginfo_args { off: 0, flags: u32::from(shared), nr: MAX_SIGINFOS as i32 };
-    let mut infos = vec![[0u64; 16]; MAX_SIGINFOS];
-    // SAFETY: the kernel reads `ask` and writes at most MAX_SIGINFOS siginfos of 128 bytes, both
-    // live.
-    let got = check(unsafe {
-        libc::ptrace(libc::PTRACE_PEEKSIGINFO, tid, &raw mut ask, infos.as_mut_ptr().cast::<libc::c_void>())
-    })?;
-    infos.truncate(got as usize);
-    Ok(infos)
+    const AT_A_TIME: usize = 64;
+    let mut all = Vec::new();
+    loop {
+        let off = all.len() as u64;
+        let mut ask = libc::ptrace_peeksiginfo_args { off, flags: u32::from(shared), nr: AT_A_TIME as i32 };
+        let mut infos = [[0u64; 16]; AT_A_TIME];
+        // SAFETY: the kernel reads `ask` and writes at most AT_A_TIME siginfos of 128 bytes, both
+        // live.
+        let got = check(unsafe {
+            libc::ptrace(libc::PTRACE_PEEKSIGINFO, tid, &raw mut ask, infos.as_mut_ptr().cast::<libc::c_void>())
+        })?;
+        all.extend_from_slice(infos.get(..got as usize).unwrap_or_default());
+        if (got as usize) < AT_A_TIME {
+            return Ok(all);
+        }
+    }
 }

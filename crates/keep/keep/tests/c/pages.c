@@ -1,7 +1,8 @@
 /* pages FOLDER: writes the number of the round to both ends of many pages, of some in each
  * round, of others in every eighth, and compares what each held before. If FOLDER/crash is
  * there, removes it and crashes in the middle of a round; ends with status 7 once FOLDER/stop is
- * there, with 3 if a page is wrong. */
+ * there, with 3 if a page is wrong, with 4 if memory that must not be repeated was. */
+#define _GNU_SOURCE
 #include <stdio.h>
 #include <sys/mman.h>
 #include <unistd.h>
@@ -21,9 +22,18 @@ int main(int argc, char **argv)
         return 2;
     volatile long *memory = mmap(NULL, PAGES * 4096l, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     volatile long *droppable = mmap(NULL, 4096, PROT_READ | PROT_WRITE, DROPPABLE | MAP_ANONYMOUS, -1, 0);
+    /* Zero in a child of fork. */
+    volatile long *secret = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    madvise((void *)secret, 4096, MADV_WIPEONFORK);
+    long crashed = 0;
     for (long round = 1; access("stop", F_OK) == -1; round++) {
-        if (droppable != MAP_FAILED)
+        if (droppable != MAP_FAILED) {
+            if (round > 1 && *secret == 0 && *droppable != 0)
+                return 4;
             *droppable = round;
+        }
+        crashed += round > 1 && *secret == 0;
+        *secret = round;
         for (long nth = 0; nth < PAGES; nth++) {
             /* Scattered: 31 has no divisor in common with their number. */
             long page = nth * 31 % PAGES;
@@ -43,5 +53,5 @@ int main(int argc, char **argv)
         }
         usleep(2000);
     }
-    return 7;
+    return crashed ? 7 : 4;
 }

@@ -1,0 +1,109 @@
+//! A replay touches nothing outside, whatever the program does: of the system calls that are in no
+//! log, as the C library makes them for stdio, output is not made again, and what changes nothing
+//! outside is made. Where it is not known whether one was made, the program ends with its true
+//! status.
+
+mod common;
+
+use common::{KEEP, Scratch, count, events, lacks, lacks_tracking, until};
+use std::fs;
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::process::{Child, Command};
+
+struct Run {
+    keeper: Child,
+    client: UnixStream,
+    scratch: Scratch,
+}
+
+fn start(how: &str) -> Run {
+    let scratch = Scratch::new(&format!("confined-{how}"));
+    let program = scratch.join("confined");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/confined.c");
+    let compiled = Command::new("cc").args(["-O1", "-D_GNU_SOURCE", "-pthread", source, "-o"]).arg(&program).status();
+    assert!(compiled.expect("cc").success());
+    if how == "reads" {
+        fs::write(scratch.join("file"), "one line\n").expect("written");
+    }
+    let log = scratch.join("events");
+    let keeper = Command::new(KEEP)
+        .args(["--log", "--every", "60s", "--events"])
+        .arg(&log)
+        .arg("--")
+        .arg(&program)
+        .args([scratch.join("socket"), scratch.join("file")])
+        .arg(how)
+        .spawn()
+        .expect("orbit-keep");
+    let client = until("it listens", || UnixStream::connect(scratch.join("socket")).ok());
+    client.set_read_timeout(Some(common::PATIENCE)).expect("set");
+    let kept = until("it is kept", || events(&log).into_iter().find(|e| e["event"] == "kept"));
+    let mut run = Run { keeper, client, scratch };
+    assert_eq!((run.ask(), run.ask()), ("1".into(), "2".into()));
+    let pid = kept["pid"].as_i64().expect("a number") as i32;
+    // SAFETY: a child of an own child that lives until that one has reaped it.
+    unsafe { libc::kill(pid, libc::SIGSEGV) };
+    run
+}
+
+impl Run {
+    fn ask(&mut self) -> String {
+        let mut answer = String::new();
+        let mut byte = [0];
+        let _ = self.client.write_all(b"x");
+        while self.client.read(&mut byte).is_ok_and(|read| read == 1) && byte != *b" " {
+            answer.push(char::from(byte[0]));
+        }
+        answer
+    }
+
+    fn end(self) -> (Option<i32>, Scratch) {
+        let Run { mut keeper, client, scratch } = self;
+        drop(client);
+        (until("it ends", || keeper.try_wait().expect("a child")).code(), scratch)
+    }
+}
+
+#[test]
+fn what_stdio_has_written_is_not_written_again() {
+    if lacks("cc") || lacks_tracking() {
+        return;
+    }
+    for (how, text) in [("line", "line 1\nline 2\nline 3\n"), ("whole", "3\n")] {
+        let mut run = start(how);
+        assert_eq!(run.ask(), "3", "{how}: nothing is lost or sent twice");
+        let (status, scratch) = run.end();
+        assert_eq!((status, count(&scratch.join("events"), "recovered")), (Some(7), 1), "{how}");
+        assert_eq!(fs::read_to_string(scratch.join("file")).expect("written"), text);
+    }
+}
+
+/// Behind the last call of the log nobody knows whether a line was written.
+#[test]
+fn what_stdio_may_have_written_ends_it() {
+    if lacks("cc") || lacks_tracking() {
+        return;
+    }
+    let mut run = start("last");
+    assert_eq!(run.ask(), "", "it is given up");
+    let (status, scratch) = run.end();
+    assert_eq!(status, Some(128 + libc::SIGSEGV), "its true status");
+    assert_eq!(fs::read_to_string(scratch.join("file")).expect("written"), "line 1\nline 2\n");
+    let log = scratch.join("events");
+    assert_eq!((count(&log, "gave-up"), count(&log, "recovered")), (1, 0));
+    assert!(count(&log, "diverged") > 0);
+}
+
+#[test]
+fn what_changes_nothing_outside_is_done_again() {
+    if lacks("cc") || lacks_tracking() {
+        return;
+    }
+    for how in ["plain", "reads"] {
+        let mut run = start(how);
+        assert_eq!((run.ask(), run.ask()), ("3".into(), "4".into()), "{how}: nothing is lost or sent twice");
+        let (status, scratch) = run.end();
+        assert_eq!((status, count(&scratch.join("events"), "recovered")), (Some(7), 1), "{how}");
+    }
+}
