@@ -418,8 +418,13 @@ pub struct Run {
     pub is_upcall: u32,
     /// The slot.
     pub slot: u32,
-    /// Free.
-    pub reserved: u32,
+    /// The target that was last found to be the one that its handle was granted for; 0: none in
+    /// this run.
+    pub checked: i32,
+    /// When it began, as [`Grant::began`].
+    pub checked_began: u64,
+    /// The CPU's counter when it was checked.
+    pub checked_at: u64,
     /// What the handler answers to a call of it.
     pub answer: i64,
 }

@@ -1,7 +1,7 @@
 //! Attributes that can be read and applied by system calls alone, so that an upcall in a member can
 //! do both.
 
-use crate::abi::Grant;
+use crate::abi::{self, Grant, Run};
 use crate::guard::Guard;
 use crate::published::{self, Table};
 use crate::{group, sys};
@@ -45,10 +45,35 @@ pub fn is_published(class: u32) -> bool {
     matches!(class, MEMORY_CACHE | DESCRIPTORS_IDLE)
 }
 
+/// For so long a target that was checked is the one that its handle was granted for, nanoseconds:
+/// no machine makes as many processes meanwhile as it has numbers.
+pub const CHECK_HOLDS_NS: u64 = 1_000_000;
+
+/// Whether a check at `then` still holds at `now`, both of the CPU's counter. `tick_ns`: as
+/// [`crate::abi::Directory::tick_ns`]. Not for a thread that moved to a CPU whose counter is
+/// behind.
+pub fn still_holds(then: u64, now: u64, tick_ns: u64) -> bool {
+    tick_ns != 0 && now.wrapping_sub(then).saturating_mul(tick_ns) >> 16 < CHECK_HOLDS_NS
+}
+
 /// Whether a grant's target is the one that it was granted for, and not another that was given its
-/// number since: 0, else `-ESRCH`.
-pub fn check(grant: &Grant) -> Result<(), i64> {
-    if grant.began == 0 || sys::began(grant.target)? == grant.began { Ok(()) } else { Err(-3) }
+/// number since: 0, else `-ESRCH`. `run` remembers the last one: to read a start time costs more
+/// than what most handlers do.
+pub(crate) fn check(grant: &Grant, run: &mut Run) -> Result<(), i64> {
+    if grant.began == 0 {
+        return Ok(());
+    }
+    let now = sys::ticks();
+    if (run.checked, run.checked_began) == (grant.target, grant.began)
+        && still_holds(run.checked_at, now, abi::directory().tick_ns)
+    {
+        return Ok(());
+    }
+    if sys::began(grant.target)? != grant.began {
+        return Err(-3);
+    }
+    (run.checked, run.checked_began, run.checked_at) = (grant.target, grant.began, now);
+    Ok(())
 }
 
 /// Reads an attribute of a target. `table`: what programs publish.

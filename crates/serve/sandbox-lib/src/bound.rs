@@ -22,6 +22,9 @@ pub const NONE: i32 = -1;
 pub const LEAST_CHECKED_NS: u64 = 200_000;
 /// Runs in a budget from which on an agent checks them.
 const FREQUENT: u64 = 4;
+/// Budgets in a row with fewer runs after which it does so no more: on a loaded machine members
+/// wait for their CPU for as long.
+const MAX_RARE: u32 = 32;
 /// Time between two checks of a run that is over its budget, nanoseconds.
 const RETRY_NS: u64 = 1_000_000;
 
@@ -113,6 +116,8 @@ pub struct Watch {
     runs: u64,
     /// When that was.
     since: u64,
+    /// Budgets with few runs for which it still checks.
+    left: u32,
 }
 
 impl Watch {
@@ -143,7 +148,9 @@ impl Watch {
             return (checked_at > now).then(|| early(checked_at, budget));
         }
         (self.runs, self.since) = (runs, now);
-        if done.saturating_mul(budget) < FREQUENT.saturating_mul(passed) {
+        let is_frequent = done.saturating_mul(budget) >= FREQUENT.saturating_mul(passed);
+        self.left = if is_frequent { MAX_RARE } else { self.left.saturating_sub(1) };
+        if self.left == 0 {
             control.checked_at.store(0, SeqCst);
             return None;
         }

@@ -79,12 +79,12 @@ pub extern "C" fn orbit_now() -> u64 {
 /// `value` points to eight bytes that may be written.
 #[cfg_attr(sandbox_object, unsafe(no_mangle))]
 pub unsafe extern "C" fn orbit_get(handle: u64, value: *mut i64) -> i64 {
-    within(|slot, _| {
+    within(|slot, run| {
         let Some(grant) = grant(slot, handle) else { return NO_HANDLE };
         if grant.rights & abi::GET == 0 {
             return NO_RIGHT;
         }
-        match attribute::check(grant).and_then(|()| attribute::read(grant.class, grant.target, abi::table())) {
+        match attribute::check(grant, run).and_then(|()| attribute::read(grant.class, grant.target, abi::table())) {
             Ok(read) => {
                 // SAFETY: the caller's promise; a pointer that breaks it is a fault in a handler,
                 // which aborts it.
@@ -125,9 +125,8 @@ pub extern "C" fn orbit_set(handle: u64, value: i64) -> i64 {
             note(grant, value);
             return 0;
         }
-        let applied =
-            attribute::check(grant).and_then(|()| attribute::apply(grant.class, grant.target, value, abi::table()));
-        match applied {
+        let is_there = attribute::check(grant, run);
+        match is_there.and_then(|()| attribute::apply(grant.class, grant.target, value, abi::table())) {
             Ok(()) => {
                 note(grant, value);
                 0

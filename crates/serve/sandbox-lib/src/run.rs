@@ -391,6 +391,7 @@ unsafe fn call(slot: usize, run: *mut Run, service: &Service, place: Place, thre
     unsafe {
         let r = &mut *run;
         (r.cause, r.pending, r.own_set, r.thread) = (0, 0, 0, thread);
+        r.checked = 0;
         r.in_call.store(0, Relaxed);
         r.fault_stack = [(bottom + abi::FAULT_STACK_AT) as u64, 0, abi::FAULT_STACK_LEN as u64];
         r.cpu_began = sys::clock(sys::THREAD_CPU);

@@ -7,10 +7,12 @@ use crate::region;
 use crate::sets::Sets;
 use orbit_linux::pidfd;
 use orbit_sandbox_lib::abi::{GET, Grant, SET};
-use orbit_sandbox_lib::attribute;
+use orbit_sandbox_lib::{attribute, sys};
 use orbit_sandbox_lib::guard::{Guard, Verdict};
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// See the module's head. Made by [`crate::Host::grant`], which notes the attribute's value, so
 /// that it can be put back also when the host is killed; given back by [`crate::Host::release`].
@@ -29,6 +31,10 @@ pub struct Granted {
     /// Its place in the region's ledger.
     pub(crate) entry: Option<usize>,
     pub(crate) sets: Arc<Sets>,
+    /// When the target was checked last, of the CPU's counter.
+    pub(crate) checked_at: Arc<AtomicU64>,
+    /// As in the directory: nanoseconds of that counter.
+    pub(crate) tick_ns: u64,
 }
 
 impl Granted {
@@ -75,8 +81,19 @@ impl Granted {
         (verdict, verdict.value().map_or(Ok(()), apply))
     }
 
-    /// Whether the target is the one that the handle was granted for.
+    /// Whether the target is the one that the handle was granted for: as it was found within the
+    /// last millisecond, else as it is now.
     fn check(&self) -> Result<()> {
+        let now = sys::ticks();
+        if attribute::still_holds(self.checked_at.load(Relaxed), now, self.tick_ns) {
+            return Ok(());
+        }
+        self.check_now()?;
+        self.checked_at.store(now, Relaxed);
+        Ok(())
+    }
+
+    fn check_now(&self) -> Result<()> {
         let is_there = match &self.life {
             Some(life) => !pidfd::has_ended(life.as_fd()),
             None => self.began == 0 || region::began(self.target) == self.began,
@@ -112,7 +129,7 @@ impl Granted {
             Some(value) => (value, "as another service has set it"),
             None => (self.original, "as it was"),
         };
-        match self.check().and_then(|()| self.manager.apply(&self.class, target, value)) {
+        match self.check_now().and_then(|()| self.manager.apply(&self.class, target, value)) {
             Err(error) if !matches!(error.kind(), Kind::NotFound | Kind::System(libc::ESRCH)) => {
                 let text = format!("{name} of {target} could not be put back to {value}: {error}");
                 Err(Error::new(error.kind(), text))

@@ -90,7 +90,21 @@ impl Host {
             entry = Some(place);
         }
         let sets = self.sets.clone();
-        Ok(Granted { manager, class, target, began, life, rights, guard, original, entry, sets })
+        let (checked_at, tick_ns) = (Arc::default(), self.region.directory().tick_ns);
+        Ok(Granted {
+            manager,
+            class,
+            target,
+            began,
+            life,
+            rights,
+            guard,
+            original,
+            entry,
+            sets,
+            checked_at,
+            tick_ns,
+        })
     }
 
     /// Reads an attribute in the name of this process, or sets it through its guard, for good.
