@@ -14,6 +14,15 @@ pub fn set_flags(fd: BorrowedFd<'_>, flags: i32) -> io::Result<()> {
     check_int(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags) }).map(|_| ())
 }
 
+/// The status flags of an open file.
+///
+/// # Errors
+/// Those of `fcntl`.
+pub fn flags(fd: BorrowedFd<'_>) -> io::Result<i32> {
+    // SAFETY: numbers only.
+    check_int(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) })
+}
+
 /// Makes a pipe, close-on-exec: its end for reading and its end for writing. `flags`: `O_NONBLOCK`
 /// or 0.
 ///

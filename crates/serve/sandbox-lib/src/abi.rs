@@ -80,6 +80,9 @@ pub const GRANTS: usize = 32;
 pub const LEDGER: usize = 1024;
 /// Descriptors that a service is given, at most.
 pub const FILES: usize = 8;
+/// Connections that a service has accepted and not closed, at most: with what it was given as many
+/// as a word has bits.
+pub const CONNECTIONS: usize = 64 - FILES;
 /// Bytes of a service's arguments at most.
 pub const ARGUMENTS: usize = 1024;
 /// The latest run times and delays that the control part keeps for each slot.
@@ -104,6 +107,8 @@ pub const RAISE: u32 = 2;
 
 /// Flag of a service: only a thread of its own runs it.
 pub const THREAD: u32 = 4;
+/// Flag of a service: that thread waits for descriptors.
+pub const GIVEN: u32 = 8;
 /// `promoted` of a slot whose event waits for a thread.
 pub const MAY_WAIT: u64 = 1;
 /// `promoted` of a slot whose event waits for an agent.
@@ -194,18 +199,25 @@ pub struct Service {
 
 /// A descriptor of a service, in the process of its thread.
 #[repr(C)]
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Debug, Default)]
 pub struct File {
     /// Its number there.
     pub number: i32,
-    /// [`READ`], [`WRITE`].
-    pub rights: u32,
+    /// [`READ`], [`WRITE`], [`SEND`], [`ACCEPT`]. The host takes them away when the service has
+    /// closed it.
+    pub rights: AtomicU32,
+    /// Time between two calls on it, on average, nanoseconds; 0: no rate.
+    pub every_ns: u64,
 }
 
 /// Right: the service may read and receive.
 pub const READ: u32 = 1;
-/// Right: the service may write and send.
+/// Right: the service may write to the peer that the descriptor is connected to.
 pub const WRITE: u32 = 2;
+/// Right: the service may send to addresses.
+pub const SEND: u32 = 4;
+/// Right: the service may accept connections, which have the listener's first two rights.
+pub const ACCEPT: u32 = 8;
 
 /// What a handle stands for.
 #[repr(C)]
@@ -346,6 +358,8 @@ pub struct Control {
     /// An agent checks the run in progress at this monotonic time at the latest; 0: at no known
     /// time. The agent writes it.
     pub checked_at: AtomicU64,
+    /// The places of descriptors that the service has closed. The host takes them away.
+    pub closed: AtomicU64,
     /// Posted events not yet handled.
     pub queue: Queue,
     /// Questions not yet answered.
@@ -513,9 +527,31 @@ pub struct Private {
     /// For each slot, waits for its service's thread on the CPU that were for nothing: see
     /// [`crate::spin`].
     pub misses: [AtomicU32; SLOTS],
+    /// In a thread: the service's descriptors.
+    pub files: Files,
     /// For each slot, the run that a thread of this process is in. The thread that holds the slot's
     /// claim writes it.
     pub runs: [Run; SLOTS],
+}
+
+/// What the thread of a service knows of its descriptors.
+#[repr(C)]
+pub struct Files {
+    /// The descriptor by which it waits for them, plus 1; 0: there is none.
+    pub poll: AtomicI32,
+    /// For each place of a connection its number, plus 1; 0: the place is free.
+    pub connection: [AtomicI32; CONNECTIONS],
+    /// The place of its listener.
+    pub listener: [AtomicU32; CONNECTIONS],
+    /// For each that was given: when the calls so far would all have been due at its rate,
+    /// monotonic nanoseconds.
+    pub next_at: [AtomicU64; FILES],
+    /// The places of what was given and closed since.
+    pub closed: AtomicU64,
+    /// The places of calls that were above the rate.
+    pub limited: AtomicU64,
+    /// Calls that succeeded.
+    pub done: AtomicU64,
 }
 
 const _: () = {

@@ -13,7 +13,7 @@
 use crate::abi::{self, LIVE, PURE};
 use crate::bound::Watch;
 use crate::run::{self, Place};
-use crate::{attribute, direct, entry, gate, sys};
+use crate::{attribute, direct, entry, files, gate, sys};
 use core::sync::atomic::AtomicU32;
 use core::sync::atomic::Ordering::{Acquire, Relaxed, SeqCst};
 
@@ -115,7 +115,15 @@ pub unsafe extern "C" fn orbit_agent(start: *const Start) -> ! {
     }
     let timer = timer as i32;
     if start.only != 0 {
-        alone(start.only as usize, start.life);
+        let slot = start.only as usize % abi::SLOTS;
+        if gate::open_always(slot).is_ok() {
+            // SAFETY: it is open for good; where it could not be, each run opens it.
+            unsafe { run::keep_stack(slot) };
+        }
+        if abi::directory().services[slot].flags & abi::GIVEN != 0 {
+            alone_with_files(slot, start.life, start.doorbell);
+        }
+        alone(slot, start.life);
     }
     let of = |descriptor| sys::Poll { descriptor, events: READABLE, ready: 0 };
     let mut watches = [Watch::default(); abi::SLOTS];
@@ -166,10 +174,6 @@ pub unsafe extern "C" fn orbit_agent(start: *const Start) -> ! {
 /// whoever promotes a run or posts an event wakes it without a descriptor.
 fn alone(slot: usize, life: i32) -> ! {
     let (service, control) = (&abi::directory().services[slot % abi::SLOTS], abi::control(slot));
-    if gate::open_always(slot).is_ok() {
-        // SAFETY: it is open for good; where it could not be, each run opens it.
-        unsafe { run::keep_stack(slot) };
-    }
     let misses = AtomicU32::new(0);
     let mut stretch = Stretch { began: sys::now() };
     loop {
@@ -190,6 +194,73 @@ fn alone(slot: usize, life: i32) -> ! {
         run::charge_wait(service, control, spent, &misses);
         if woken != 0 && sys::is_ready(life) {
             sys::exit(0);
+        }
+    }
+}
+
+/// As [`alone`], for a service that was given descriptors: it waits for these, and for the doorbell
+/// that the host rings with each event. A place is handled until a run has done nothing with it;
+/// then its next arrival counts.
+fn alone_with_files(slot: usize, life: i32, doorbell: i32) -> ! {
+    const LIFE: u64 = 64;
+    const DOORBELL: u64 = 65;
+    let (service, control) = (&abi::directory().services[slot % abi::SLOTS], abi::control(slot));
+    let events = sys::event_descriptor() as i32;
+    if events < 0 || sys::event_add(events, life, LIFE) < 0 || sys::event_add(events, doorbell, DOORBELL) < 0 {
+        sys::exit(1);
+    }
+    files::watch(slot, events);
+    let (mut ready, mut turn) = (0u64, 0u32);
+    let mut stretch = Stretch { began: sys::now() };
+    loop {
+        let now = sys::now();
+        let mut next = now + CHECK_INTERVAL_NS;
+        if service.state.load(Acquire) == LIVE {
+            release_dead(slot);
+            stretch.pause();
+            if run::may_be_due(control) {
+                match run::attempt(slot, Place::Thread) {
+                    run::Attempt::Idle | run::Attempt::Unpaid => {}
+                    run::Attempt::Busy => next = next.min(now + BUSY_NS),
+                    _ => next = now,
+                }
+                let due = control.due.load(Relaxed);
+                next = if due == 0 { next } else { next.min(due) };
+            }
+            if ready != 0 {
+                // In turn, so that one that is always ready delays none.
+                let place = (turn + ready.rotate_right(turn).trailing_zeros()) % 64;
+                let done = files::done();
+                match run::readable(slot, u64::from(place)) {
+                    run::Attempt::Unpaid => {
+                        let window = control.window_began.load(Relaxed).saturating_add(service.window_ns);
+                        next = next.min(window.max(now + BUSY_NS));
+                    }
+                    run::Attempt::Busy | run::Attempt::Idle => next = next.min(now + BUSY_NS),
+                    _ => {
+                        if files::done() == done || !files::is_ready(slot, u64::from(place)) {
+                            ready &= !(1 << place);
+                        }
+                        (turn, next) = ((place + 1) % 64, if ready == 0 { next } else { now });
+                    }
+                }
+            }
+            let (unlimited, at) = files::unlimited(slot, sys::now());
+            ready |= unlimited;
+            next = if unlimited != 0 { now } else { next.min(at.unwrap_or(u64::MAX)) };
+        }
+        let waits = sys::now();
+        let mut arrivals = [sys::Arrival::default(); 8];
+        let came = sys::event_wait(events, &mut arrivals, next.saturating_sub(waits));
+        stretch.waited(waits);
+        for arrival in arrivals.iter().take(came.max(0) as usize) {
+            let number = arrival.number;
+            match number {
+                LIFE if sys::is_ready(life) => sys::exit(0),
+                place if place < 64 => ready |= 1 << place,
+                // The host has changed something, which the loop sees.
+                _ => {}
+            }
         }
     }
 }

@@ -55,6 +55,10 @@ pub unsafe extern "C" fn orbit_call(slot: u64, generation: u64, value: u64, answ
     if !is_there() {
         return GONE;
     }
+    // Its thread waits for descriptors, and not for the word by which a call would wake it.
+    if service.flags & abi::GIVEN != 0 {
+        return NOT_HERE;
+    }
     // SAFETY: a member has its own private part; the word is atomic.
     let inside = unsafe { &(*abi::private()).inside };
     inside.fetch_add(1, SeqCst);

@@ -61,8 +61,8 @@ enum Due {
     Posted,
     /// The timer's.
     Timer(Event),
-    /// A program's own call, with its value.
-    Call(u64),
+    /// A program's own call, or a descriptor that is ready: its kind and value.
+    Call(u32, u64),
 }
 
 /// What is due at `now` for a run in this place, if anything. Changes nothing.
@@ -162,10 +162,15 @@ pub fn attempt(slot: usize, place: Place) -> Attempt {
 /// Runs a slot's handler for a call of the program that this thread belongs to, with this value.
 /// Answers what the handler does.
 pub(crate) fn direct(slot: usize, value: u64) -> (Attempt, i64) {
-    attempt_for(slot, Place::Upcall, Some(value))
+    attempt_for(slot, Place::Upcall, Some((abi::POSTED, value)))
 }
 
-fn attempt_for(slot: usize, place: Place, called: Option<u64>) -> (Attempt, i64) {
+/// Runs a slot's handler in its thread, since this descriptor of it is ready.
+pub(crate) fn readable(slot: usize, place: u64) -> Attempt {
+    attempt_for(slot, Place::Thread, Some((abi::READABLE, place))).0
+}
+
+fn attempt_for(slot: usize, place: Place, called: Option<(u32, u64)>) -> (Attempt, i64) {
     let slot = slot % abi::SLOTS;
     let (service, control) = (&abi::directory().services[slot], abi::control(slot));
     if service.state.load(Acquire) != LIVE {
@@ -244,7 +249,7 @@ struct Claimed {
 impl Claimed {
     /// Checks again, for another may have handled the event meanwhile; runs the handler for what is
     /// due.
-    fn begin(&mut self, called: Option<u64>) -> Attempt {
+    fn begin(&mut self, called: Option<(u32, u64)>) -> Attempt {
         let (service, control) = (&abi::directory().services[self.slot], abi::control(self.slot));
         let now = self.now;
         let posted = |kind, lost, value| Some(Event { kind, lost, due_ns: now, now_ns: now, value });
@@ -253,7 +258,8 @@ impl Claimed {
         if called.is_some() && control.promoted.load(Acquire) != 0 {
             return Attempt::Busy;
         }
-        let due = called.map(Due::Call).or_else(|| pending(service, control, self.place, now));
+        let called = called.map(|(kind, value)| Due::Call(kind, value));
+        let due = called.or_else(|| pending(service, control, self.place, now));
         let event = match due {
             None => return Attempt::Idle,
             Some(Due::Promoted) => {
@@ -267,7 +273,7 @@ impl Claimed {
                     posted(taken.kind, taken.lost, taken.value)
                 }
             },
-            Some(Due::Call(value)) => posted(abi::POSTED, 0, value),
+            Some(Due::Call(kind, value)) => posted(kind, 0, value),
             Some(Due::Timer(mut event)) => {
                 take_ticks(service, control, &mut event, self.place);
                 Some(event)

@@ -18,6 +18,11 @@ const PKEY_MPROTECT: usize = 329;
 const PKEY_ALLOC: usize = 330;
 const PKEY_FREE: usize = 331;
 const SIGALTSTACK: usize = 131;
+const ACCEPT4: usize = 288;
+const EPOLL_CREATE1: usize = 291;
+const EPOLL_CTL: usize = 233;
+const EPOLL_PWAIT: usize = 281;
+const EPOLL_PWAIT2: usize = 441;
 const SENDTO: usize = 44;
 const RECVFROM: usize = 45;
 const PREADV2: usize = 327;
@@ -301,6 +306,53 @@ pub unsafe fn send_now(file: i32, from: usize, bytes: usize, to: [usize; 2]) -> 
     let part = [from, bytes];
     // SAFETY: as above; the vector is a local.
     unsafe { call(PWRITEV2, [file as usize, &raw const part as usize, 1, usize::MAX, 0, NO_WAIT]) }
+}
+
+/// Accepts a connection of a listener that does not wait (`O_NONBLOCK`). Its descriptor, which does
+/// not wait either.
+pub fn accept_now(listener: i32) -> isize {
+    const CLOEXEC_NONBLOCK: usize = 0o2_004_000;
+    plain(ACCEPT4, listener as usize, 0, 0, CLOEXEC_NONBLOCK)
+}
+
+/// Closes a descriptor.
+pub fn close(descriptor: i32) -> isize {
+    plain(CLOSE, descriptor as usize, 0, 0, 0)
+}
+
+/// A descriptor that waits for others.
+pub fn event_descriptor() -> isize {
+    plain(EPOLL_CREATE1, 0o2_000_000, 0, 0, 0)
+}
+
+/// Lets it report each arrival at another one, by this number, once.
+pub fn event_add(events: i32, descriptor: i32, number: u64) -> isize {
+    const IN_HANGUP_EDGE: u32 = 1 | 0x2000 | 1 << 31;
+    const ADD: usize = 1;
+    let event = Arrival { events: IN_HANGUP_EDGE, number };
+    plain(EPOLL_CTL, events as usize, ADD, descriptor as usize, &raw const event as usize)
+}
+
+/// `struct epoll_event`.
+#[repr(C, packed)]
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Arrival {
+    events: u32,
+    /// The number that the descriptor was added with.
+    pub number: u64,
+}
+
+/// Waits for arrivals, for `ns` nanoseconds at most. How many there are.
+pub fn event_wait(events: i32, arrivals: &mut [Arrival], ns: u64) -> isize {
+    const NO_CALL: isize = -38;
+    let time = [ns / 1_000_000_000, ns % 1_000_000_000];
+    let (to, room) = (arrivals.as_mut_ptr() as usize, arrivals.len());
+    let waited = plain(EPOLL_PWAIT2, events as usize, to, room, &raw const time as usize);
+    if waited != NO_CALL {
+        return waited;
+    }
+    // Before Linux 5.11 the time is in milliseconds.
+    plain(EPOLL_PWAIT, events as usize, to, room, ns.div_ceil(1_000_000) as usize)
 }
 
 /// Waits until one of them is ready, or a signal comes.

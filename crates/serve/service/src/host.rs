@@ -226,15 +226,19 @@ pub fn run(
     ready(&Ready { socket: socket.to_owned(), pid: std::process::id(), cpu, upcalls, no_ticks, priority, services });
     let mut tended = Instant::now();
     while !STOP.load(Ordering::Relaxed) {
-        let mut polled = [libc::pollfd { fd: listener.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+        let of = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut polled: Vec<libc::pollfd> = daemon.host.lives().map(|life| of(life.as_raw_fd())).collect();
+        polled.push(of(listener.as_raw_fd()));
         let _ = poll::poll(&mut polled, Some(TEND.saturating_sub(tended.elapsed())));
+        // What an owner gave its service is closed at once. The last one is the listener.
+        let has_ended = polled.iter().rev().skip(1).any(|life| life.revents != 0);
         // One command at a time: a flood of them delays neither the end nor what is due to owners
         // and accounts.
         if let Ok((stream, _)) = listener.accept() {
             // A client that went away is its own affair.
             let _ = daemon.serve(&stream);
         }
-        if tended.elapsed() >= TEND {
+        if has_ended || tended.elapsed() >= TEND {
             daemon.tend();
             tended = Instant::now();
         }

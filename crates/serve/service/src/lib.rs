@@ -118,9 +118,10 @@ enum What {
         #[arg(long, value_enum, default_value_t)]
         class: Class,
         /// A socket or pipe of this command's own that a service with a thread is given,
-        /// repeatable: 5=rw is descriptor 5, to receive and send. The handler names them by their
-        /// order.
-        #[arg(long, value_name = "FD=RIGHTS")]
+        /// repeatable: 5=rs is descriptor 5, to receive and to send to addresses; 5=rwa,100/s,moved
+        /// a listener to read, write and accept from, with 100 calls a second, that the owner
+        /// has no more. The handler names them by their order.
+        #[arg(long, value_name = "FD=RIGHTS[,RATE][,moved]")]
         give: Vec<String>,
         /// As --class native.
         #[arg(long, conflicts_with = "class")]
@@ -273,9 +274,9 @@ fn said(error: orbit_services::Error) -> Failure {
     Failure::text(error.to_string())
 }
 
-/// The descriptor and the rights of `5=rw`.
+/// The descriptor and the terms of `5=rs`.
 fn given_descriptor(text: &str) -> Result<(BorrowedFd<'static>, String), Failure> {
-    let wrong = || Failure::text(format!("{text:?}: write a descriptor and its rights: 5=rw"));
+    let wrong = || Failure::text(format!("{text:?}: write a descriptor and its rights: 5=rs"));
     let (number, rights) = text.split_once('=').ok_or_else(wrong)?;
     let number = number.parse::<i32>().ok().filter(|number| *number >= 0).ok_or_else(wrong)?;
     // SAFETY: this command inherited it, or it is not open, which the kernel says when it is sent;

@@ -101,7 +101,8 @@ pub struct Load {
     pub grants: Vec<String>,
     /// What its handler gets.
     pub arguments: String,
-    /// The rights of the descriptors that come with the command, in their order: `r`, `w`, `rw`.
+    /// The terms of the descriptors that come with the command, in their order: `rs`,
+    /// `rwa,100/s,moved`.
     #[serde(default)]
     pub gives: Vec<String>,
 }

@@ -34,7 +34,7 @@ extern "C" {
 #define ORBIT_TIMER 1
 #define ORBIT_POSTED 2     /* the poster's */
 #define ORBIT_PRESSURE 3   /* nanoseconds that tasks stalled since the last one */
-#define ORBIT_READABLE 4   /* 0 */
+#define ORBIT_READABLE 4   /* the place of the descriptor that was given or accepted */
 #define ORBIT_TRACEPOINT 5 /* hits since the last one */
 #define ORBIT_SERVICE 6    /* runs of another service since the last one */
 #define ORBIT_QUESTION 7   /* the number of a question that waits for orbit_answer */
@@ -46,6 +46,9 @@ extern "C" {
 #define ORBIT_ESRCH 3   /* the target is gone */
 #define ORBIT_ENOENT 2  /* no such question */
 #define ORBIT_EPERM 1   /* the thread that ran the handler may not do this */
+#define ORBIT_EAGAIN 11 /* nothing to read or accept now, or no room to write */
+#define ORBIT_EMFILE 24 /* as many connections as there are places */
+#define ORBIT_EDQUOT 122 /* above the descriptor's rate: the handler is started again when it is not */
 
 /* What the service was loaded with. */
 struct orbit_context {
@@ -116,11 +119,18 @@ struct orbit_peer {
 };
 /* Descriptors that its owner gave to a service with a thread, by their places, counted from 0. Each
  * call does what can be done without waiting and answers the number of bytes, or a negative error:
- * -EAGAIN when there is nothing to receive or no room to send, -EBADF for a place that has none, or
- * outside of the thread, -EACCES without the right. ORBIT_READABLE events say that there is
- * something. peer may be null. */
-int64_t orbit_receive(uint64_t place, void *data, uint64_t bytes, struct orbit_peer *peer);
+ * -EAGAIN; -EBADF for a place that has none, or outside of the thread; -EACCES without the right;
+ * -EDQUOT above the rate. An ORBIT_READABLE event says that a place has something: again after a
+ * run that has left some of it, as long as its calls succeed. */
+int64_t orbit_read(uint64_t place, void *data, uint64_t bytes);        /* 0: the other end has closed */
+int64_t orbit_write(uint64_t place, const void *data, uint64_t bytes); /* to its peer */
+/* peer may be null */
+int64_t orbit_recv(uint64_t place, void *data, uint64_t bytes, struct orbit_peer *peer);
 int64_t orbit_send(uint64_t place, const void *data, uint64_t bytes, const struct orbit_peer *peer);
+/* The place of a connection that waited at the listener in this one. */
+int64_t orbit_accept(uint64_t place);
+/* Takes the descriptor from the service; one that was given is closed by the host. */
+int64_t orbit_close(uint64_t place);
 /* Memory of the service's own heap; a null pointer when that is used up. */
 void *orbit_alloc(uint64_t bytes);
 void orbit_free(void *memory);

@@ -91,20 +91,7 @@ impl Host {
         }
         let sets = self.sets.clone();
         let (checked_at, tick_ns) = (Arc::default(), self.region.directory().tick_ns);
-        Ok(Granted {
-            manager,
-            class,
-            target,
-            began,
-            life,
-            rights,
-            guard,
-            original,
-            entry,
-            sets,
-            checked_at,
-            tick_ns,
-        })
+        Ok(Granted { manager, class, target, began, life, rights, guard, original, entry, sets, checked_at, tick_ns })
     }
 
     /// Reads an attribute in the name of this process, or sets it through its guard, for good.

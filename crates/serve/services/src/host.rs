@@ -30,7 +30,7 @@ use orbit_sandbox_lib::sys;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::Write;
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 use std::time::{Duration, Instant};
@@ -58,8 +58,8 @@ struct Loaded {
     is_loaded: Arc<()>,
     /// Agents that died in a run of it.
     agents_lost: u32,
-    /// Descriptors that its owner gave it.
-    given: Vec<Given>,
+    /// Descriptors that its owner gave it, by place; `None`: the service has closed it.
+    given: Vec<Option<Given>>,
 }
 
 /// See the module's head. One thread makes and uses it: agents end when that thread does.
@@ -153,7 +153,7 @@ impl Host {
     /// Starts the thread of a service that may wait.
     fn thread(&self, slot: usize, priority: i32) -> Result<Agent> {
         let cpus = &self.options.cpus;
-        let given = self.services[slot].iter().flat_map(|loaded| &loaded.given);
+        let given = self.services[slot].iter().flat_map(|loaded| loaded.given.iter().flatten());
         let keeps: Vec<_> = given.map(|given| given.descriptor.as_raw_fd()).collect();
         Agent::start(
             &self.region,
@@ -323,15 +323,16 @@ impl Host {
     }
 
     /// As [`Host::load`], for a service with a thread that is given these descriptors: its handler
-    /// uses them by their places (`orbit_receive`, `orbit_send`), and is started when there is
-    /// something to read. They are closed when the service ends.
+    /// uses them by their places (`orbit_recv`, `orbit_send` and the others), and is started when
+    /// there is something to read. They are closed when the service or its owner ends.
     ///
     /// # Errors
     /// As there; `Invalid` for more than [`abi::FILES`], for other descriptors than sockets and
-    /// pipes, and for a service without a thread.
+    /// pipes, for a service without a thread, for one to be moved that its owner has still, and for
+    /// one to accept from that waits.
     pub fn load_with(&mut self, spec: &Spec, object: &[u8], given: Vec<Given>) -> Result<ServiceId> {
         let name = &spec.name;
-        given::check(name, spec.dispatch, &given)?;
+        given::check(name, spec.dispatch, spec.owner, &given)?;
         let is_real_time =
             if spec.dispatch == Dispatch::Thread { spec.raise.is_some() } else { self.options.agent_priority > 0 };
         let max = Duration::from_nanos(MAX_BUDGET_NS);
@@ -394,7 +395,8 @@ impl Host {
                 Dispatch::Upcall if spec.raise.is_some() => abi::PURE | abi::RAISE,
                 Dispatch::Upcall => abi::PURE,
                 Dispatch::Agent => 0,
-                Dispatch::Thread => abi::THREAD,
+                Dispatch::Thread if given.is_empty() => abi::THREAD,
+                Dispatch::Thread => abi::THREAD | abi::GIVEN,
             };
             service.generation = generation;
             service.priority = spec.raise.unwrap_or(0);
@@ -407,10 +409,10 @@ impl Host {
             service.grant = handles;
             service.file = Default::default();
             for (to, given) in service.file.iter_mut().zip(&given) {
-                *to = abi::File { number: given.descriptor.as_raw_fd(), rights: given.rights };
+                let (number, every_ns) = (given.descriptor.as_raw_fd(), given.terms.every_ns);
+                *to = abi::File { number, rights: given.terms.rights.into(), every_ns };
             }
         });
-        let readable: Vec<_> = given.iter().filter(|given| given.rights & abi::READ != 0).map(Given::source).collect();
         let (budget, owner) = (spec.budget, spec.owner);
         let loaded = Loaded {
             name: name.clone(),
@@ -424,7 +426,7 @@ impl Host {
             priority: if spec.dispatch == Dispatch::Thread { spec.raise.unwrap_or(0) } else { 0 },
             is_loaded: Arc::new(()),
             agents_lost: 0,
-            given,
+            given: given.into_iter().map(Some).collect(),
         };
         let priority = loaded.priority;
         self.services[slot] = Some(loaded);
@@ -437,12 +439,6 @@ impl Host {
                     self.unload(id)?;
                     return Err(error);
                 }
-            }
-        }
-        for source in readable {
-            if let Err(error) = source.and_then(|source| self.watch_opened(id, source)) {
-                self.unload(id)?;
-                return Err(error);
             }
         }
         if !spec.period.is_zero() {
@@ -636,6 +632,11 @@ impl Host {
             self.release(&grants);
         }
         Ok(())
+    }
+
+    /// Owners of services: readable once one has ended, and [`Host::tend`] has something to do.
+    pub fn lives(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
+        self.services.iter().flatten().map(|loaded| loaded.life.as_fd())
     }
 
     /// Processes of the threads of services that may wait.

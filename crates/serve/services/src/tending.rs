@@ -41,10 +41,24 @@ impl Host {
                 }
             }
         }
+        self.close_given();
         self.tend_threads(&mut happened);
         self.tend_agents(&mut happened);
         happened.extend(self.unrestored.drain(..).map(|what| Happened::NotRestored { what }));
         happened
+    }
+
+    /// Closes the descriptors that services have closed.
+    fn close_given(&mut self) {
+        for slot in abi::FIRST_SERVICE..abi::SLOTS {
+            let closed = self.region.control(slot).closed.load(SeqCst);
+            let Some(loaded) = self.services[slot].as_mut().filter(|_| closed != 0) else { continue };
+            for (place, given) in loaded.given.iter_mut().enumerate() {
+                if closed & 1 << place != 0 && given.take().is_some() {
+                    self.region.directory().services[slot].file[place].rights.store(0, SeqCst);
+                }
+            }
+        }
     }
 
     /// Starts the threads of runs that were promoted, and those that died once more.
