@@ -1,6 +1,6 @@
 //! `orbit analyse`: which allocations of a program does its task need?
 
-use orbit_analyse::{Options, Report, Source, Wanted, analyse, likely, sketch, top};
+use orbit_analyse::{Missing, Options, Report, Source, Wanted, analyse, likely, sketch, top};
 use orbit_console::out::{Done, Failure};
 use std::ffi::OsString;
 use std::fs::File;
@@ -99,7 +99,13 @@ pub fn run(args: &Args) -> Done {
             calls: args.calls,
             limit: Duration::from_secs(args.limit.into()),
         };
-        analyse(&options).map_err(text)?
+        let waits = |missing: &Missing| {
+            eprintln!(
+                "orbit analyse: function {} {missing}; watching the libraries that the program loads",
+                args.entry
+            );
+        };
+        analyse(&options, waits).map_err(text)?
     };
     if let Some(found) = by_sources {
         report.add_likely(found);

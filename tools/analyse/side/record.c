@@ -18,6 +18,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -209,6 +210,24 @@ EXPORT int posix_memalign(void **out, size_t alignment, size_t size) {
     if (p == NULL) return ENOMEM;
     *out = p;
     return 0;
+}
+
+/* Memory that the program maps itself; the C library maps its own without this function. */
+EXPORT void *mmap(void *hint, size_t size, int protection, int flags, int fd, off_t offset) {
+    enter();
+    void *p = (void *)syscall(SYS_mmap, hint, size, protection, flags, fd, offset);
+    if (p != MAP_FAILED) made(p, size);
+    leave();
+    return p;
+}
+EXPORT void *mmap64(void *, size_t, int, int, int, off_t) __attribute__((alias("mmap")));
+
+EXPORT int munmap(void *p, size_t size) {
+    enter();
+    gone(p);
+    int result = (int)syscall(SYS_munmap, p, size);
+    leave();
+    return result;
 }
 
 /* A program with an allocator of its own, as jemalloc, asks that one otherwise. */

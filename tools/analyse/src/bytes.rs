@@ -18,6 +18,11 @@ impl Bytes {
         }
     }
 
+    /// How many.
+    pub(crate) fn count(&self) -> u64 {
+        self.0.iter().map(|word| u64::from(word.count_ones())).sum()
+    }
+
     /// First and last byte of each run.
     pub(crate) fn runs(&self) -> Vec<[u64; 2]> {
         let mut runs: Vec<[u64; 2]> = Vec::new();
@@ -45,5 +50,6 @@ mod tests {
             bytes.add(from, until);
         }
         assert_eq!(bytes.runs(), [[0, 7], [9, 9], [60, 69]]);
+        assert_eq!(bytes.count(), 19);
     }
 }

@@ -29,12 +29,24 @@ pub(crate) enum End {
     Replaced,
 }
 
+/// The part of the calling thread's stack that a function outside of the task has.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Caller {
+    pub(crate) start: u64,
+    /// Behind its last byte.
+    pub(crate) end: u64,
+    /// The return address of its call.
+    pub(crate) back: u64,
+}
+
 /// What is known of the process.
 pub(crate) struct Ground<'a> {
     pub(crate) table: &'a Table,
     pub(crate) globals: &'a BTreeMap<u64, Global>,
     /// Code of the C library: first address, first behind.
     pub(crate) c_library: &'a [(u64, u64)],
+    /// In the order of their addresses.
+    pub(crate) callers: &'a [Caller],
 }
 
 /// The stopped copy, at the first instruction of the task.
@@ -71,6 +83,10 @@ impl<'a> Copy<'a> {
         remote::read(self.pid, top, &mut back)?;
         let back = u64::from_ne_bytes(back);
         self.passed = [registers.rdi, registers.rsi, registers.rdx];
+        // A stack that the program allocated itself is no object.
+        if let Some(stack) = self.objects.at(top) {
+            self.objects.forget(stack.start);
+        }
         while registers.rip != back || registers.rsp <= top {
             self.follow_heap(&mut seen);
             let call = self.note_accesses(&registers);
@@ -201,6 +217,9 @@ impl<'a> Copy<'a> {
             if end > access.address && only.is_none_or(|(start, _)| start == at) {
                 self.tally.globals.entry(at).or_default().note(at, end, access);
             }
+        }
+        for caller in self.ground.callers.iter().filter(|c| c.start < until && c.end > access.address) {
+            self.tally.callers.entry(caller.back).or_default().note(caller.start, caller.end, access);
         }
     }
 }

@@ -2,8 +2,13 @@
 //!
 //! Promises: the program is this thread's child and dies with it. Threads and processes that it
 //! makes continue as ever; the breakpoint is taken out of processes that it forks.
+//!
+//! An entry in a library that is loaded later (a server's module, an extension) is found when the
+//! dynamic linker says that it has loaded one: glibc calls an empty function for debuggers then,
+//! `_dl_debug_state`, with its lock held, so that one thread at a time is there
+//! (<https://sourceware.org/git/?p=glibc.git;a=blob;f=elf/dl-debug.c>).
 
-use crate::copy::{Copy, End, Ground};
+use crate::copy::{Caller, Copy, End, Ground};
 use crate::keyboard::Keyboard;
 use crate::report::{self, Namer, Report};
 use crate::table::{MODE_COPY, Table, Word};
@@ -11,8 +16,9 @@ use crate::tally::Tally;
 use crate::wait::{self, Status};
 use crate::{Error, Wanted};
 use libc::user_regs_struct as Registers;
+use orbit_inspect::functions::{self, Function, Missing, Search};
 use orbit_inspect::stacks::of_c_library;
-use orbit_inspect::{Maps, functions, globals};
+use orbit_inspect::{Maps, globals};
 use orbit_linux::{memfd, ptrace, remote, signals};
 use std::collections::HashSet;
 use std::ffi::OsString;
@@ -27,6 +33,9 @@ const RECORDER_NAME: &str = "orbit-analyse-record";
 /// The recorder must be there after this time.
 const START: Duration = Duration::from_secs(30);
 const BREAKPOINT: u8 = 0xcc;
+/// The function that the dynamic linker calls for debuggers.
+const LINKER: &str = "ld-linux-x86-64.so.2";
+const LOADED: &str = "_dl_debug_state";
 /// Bytes of the gate's system call instruction and its breakpoint.
 const GATE: u64 = 3;
 
@@ -48,9 +57,12 @@ pub struct Options {
 /// this process' standard streams. Meanwhile SIGINT does nothing in this process: Ctrl-C ends the
 /// program, and the report is of what it did until then.
 ///
+/// Where the entry is in no file that the program has at its start, and no name there is near it,
+/// `waits` learns it once, and each library is searched when it is loaded.
+///
 /// # Errors
 /// See [`Error`]; then the program is killed.
-pub fn analyse(options: &Options) -> Result<Report, Error> {
+pub fn analyse(options: &Options, waits: impl FnOnce(&Missing)) -> Result<Report, Error> {
     let table = Table::new().map_err(|source| Error::Trace { what: "making the table of allocations", source })?;
     let recorder = memfd::program(RECORDER_NAME, RECORDER);
     let recorder = recorder.map_err(|source| Error::Trace { what: "making the recorder's file", source })?;
@@ -66,7 +78,7 @@ pub fn analyse(options: &Options) -> Result<Report, Error> {
     let child = command.spawn().map_err(|source| Error::Start { program: name.clone(), source })?;
     let pid = child.id() as i32;
     let mut program = Program { pid, ended: None, table: &table };
-    let report = program.wait_for_recorder(name).and_then(|()| program.watch(options));
+    let report = program.wait_for_recorder(name).and_then(|()| program.watch(options, waits));
     if program.ended.is_none() {
         wait::end(pid);
     }
@@ -99,22 +111,30 @@ impl Program<'_> {
         Ok(())
     }
 
-    fn watch(&mut self, options: &Options) -> Result<Report, Error> {
+    fn watch(&mut self, options: &Options, waits: impl FnOnce(&Missing)) -> Result<Report, Error> {
         let traced = libc::PTRACE_O_TRACECLONE | libc::PTRACE_O_TRACEFORK | libc::PTRACE_O_TRACEVFORK;
         let traced = traced | libc::PTRACE_O_TRACEEXEC | libc::PTRACE_O_EXITKILL;
         ptrace::seize(self.pid, traced).map_err(failed("tracing the program"))?;
         ptrace::interrupt(self.pid).map_err(failed("stopping the program"))?;
         wait::next(self.pid, None).map_err(failed("stopping the program"))?;
         let maps = Maps::of(self.pid)?;
-        let found = functions::find(self.pid, &maps, &options.entry);
-        let found = found.map_err(|why| Error::Missing { entry: options.entry.clone(), why })?;
-        let breakpoint = Breakpoint::new(self.pid, found.address).map_err(failed("reading the entry"))?;
+        let mut search = Search::new(options.entry.clone());
+        let (breakpoint, at) = match search.look(self.pid, &maps) {
+            Some(found) => (Breakpoint::at_entry(self.pid, &found)?, At::Entry(found.name)),
+            None => {
+                let linker = linker(self.pid, &maps, &search).ok_or_else(|| missing(options, &search))?;
+                waits(search.missing());
+                let breakpoint = Breakpoint::new(self.pid, linker.address);
+                (breakpoint.map_err(failed("reading the dynamic linker"))?, At::Linker(search))
+            }
+        };
         breakpoint.set(self.pid, true).map_err(failed("setting the breakpoint"))?;
         self.table.set(Word::Go, 1);
         ptrace::go_on(self.pid, 0).map_err(failed("starting the program"))?;
         let mut session = Session {
             options,
             breakpoint,
+            at,
             table: self.table,
             tally: Tally::default(),
             namer: Namer::new(self.pid)?,
@@ -134,17 +154,42 @@ impl Program<'_> {
             }
         }
         let lost = self.table.get(Word::Lost);
-        Ok(report::make(found.name, session.tally, session.namer, &session.ends, lost, self.ended))
+        match session.at {
+            At::Entry(name) => Ok(report::make(name, session.tally, session.namer, &session.ends, lost, self.ended)),
+            At::Linker(search) => Err(missing(options, &search)),
+        }
     }
 }
 
-/// The first byte of the entry.
+fn missing(options: &Options, search: &Search) -> Error {
+    Error::Missing { entry: options.entry.clone(), why: search.missing().clone() }
+}
+
+/// The dynamic linker's function to wait at; nothing where waiting would only hide a mistake.
+fn linker(pid: i32, maps: &Maps, search: &Search) -> Option<Function> {
+    let wanted = Wanted { file: Some(LINKER.into()), name: LOADED.into() };
+    search.may_still_come().then(|| functions::find(pid, maps, &wanted).ok()).flatten()
+}
+
+/// What the breakpoint stands at.
+enum At {
+    /// The task's entry, of this name.
+    Entry(String),
+    /// The dynamic linker's function: the entry is not loaded yet.
+    Linker(Search),
+}
+
+/// The first byte of a function.
 struct Breakpoint {
     address: u64,
     was: u8,
 }
 
 impl Breakpoint {
+    fn at_entry(pid: i32, entry: &Function) -> Result<Breakpoint, Error> {
+        Breakpoint::new(pid, entry.address).map_err(failed("reading the entry"))
+    }
+
     fn new(pid: i32, address: u64) -> io::Result<Breakpoint> {
         let mut was = [0u8];
         remote::read(pid, address, &mut was)?;
@@ -163,6 +208,7 @@ impl Breakpoint {
 struct Session<'a> {
     options: &'a Options,
     breakpoint: Breakpoint,
+    at: At,
     table: &'a Table,
     tally: Tally,
     namer: Namer,
@@ -194,7 +240,10 @@ impl Session<'_> {
                 self.replaced = true;
                 ptrace::go_on(tid, 0)
             }
-            0 if signal == libc::SIGTRAP && self.is_at_entry(tid) => self.at_entry(pid, tid)?,
+            0 if signal == libc::SIGTRAP && self.is_at_breakpoint(tid) => match self.at {
+                At::Entry(_) => self.at_entry(pid, tid)?,
+                At::Linker(_) => self.at_linker(pid, tid)?,
+            },
             0 => ptrace::go_on(tid, signal),
             _ => ptrace::go_on(tid, 0),
         };
@@ -216,7 +265,7 @@ impl Session<'_> {
         ptrace::detach(made, 0)
     }
 
-    fn is_at_entry(&self, tid: i32) -> bool {
+    fn is_at_breakpoint(&self, tid: i32) -> bool {
         !self.replaced && ptrace::registers(tid).is_ok_and(|r| r.rip == self.breakpoint.address + 1)
     }
 
@@ -227,26 +276,61 @@ impl Session<'_> {
         registers.rip = self.breakpoint.address;
         let mut pending = Vec::new();
         if (self.ends.len() as u64) < self.options.calls {
+            let callers = self.namer.callers(tid, &registers);
             let copy = self.copy(tid, &registers, &mut pending).map_err(failed("copying the program"))?;
-            let end = self.call(pid, copy);
+            let end = self.call(pid, copy, &callers);
             wait::end(copy);
             self.ends.push(end?);
             self.namer.name(&self.tally)?;
         }
-        ptrace::set_registers(tid, &registers).map_err(&watching)?;
-        self.breakpoint.set(tid, false).map_err(&watching)?;
-        if self.ends.len() as u64 >= self.options.calls {
+        let rest = self.ends.len() as u64 >= self.options.calls;
+        self.go_past(pid, tid, &registers, pending, !rest)
+    }
+
+    /// The program has loaded a library, or is about to: searches what is new.
+    fn at_linker(&mut self, pid: i32, tid: i32) -> Result<io::Result<()>, Error> {
+        let mut registers = ptrace::registers(tid).map_err(failed("waiting for a library"))?;
+        registers.rip = self.breakpoint.address;
+        let At::Linker(search) = &mut self.at else { unreachable!("the breakpoint is the linker's") };
+        let Some(found) = search.look(pid, &Maps::of(pid)?) else {
+            if !search.missing().several.is_empty() {
+                return Err(missing(self.options, search));
+            }
+            return self.go_past(pid, tid, &registers, Vec::new(), true);
+        };
+        let entry = Breakpoint::at_entry(pid, &found)?;
+        entry.set(tid, true).map_err(failed("setting the breakpoint"))?;
+        let went = self.go_past(pid, tid, &registers, Vec::new(), false)?;
+        self.breakpoint = entry;
+        self.at = At::Entry(found.name);
+        Ok(went)
+    }
+
+    /// Has a thread at the breakpoint continue there with these registers and with the signals
+    /// that it was to get; `stays`: the breakpoint is there again for the next one.
+    fn go_past(
+        &self,
+        pid: i32,
+        tid: i32,
+        registers: &Registers,
+        mut pending: Vec<i32>,
+        stays: bool,
+    ) -> Result<io::Result<()>, Error> {
+        let going = failed("passing the breakpoint");
+        ptrace::set_registers(tid, registers).map_err(&going)?;
+        self.breakpoint.set(tid, false).map_err(&going)?;
+        if !stays {
             return Ok(pass(pid, tid, pending));
         }
-        ptrace::step(tid).map_err(&watching)?;
-        match wait::next(tid, None).map_err(&watching)? {
+        ptrace::step(tid).map_err(&going)?;
+        match wait::next(tid, None).map_err(&going)? {
             Some((_, Status::Stopped(libc::SIGTRAP, 0))) => {}
             Some((_, Status::Stopped(signal, 0))) => pending.push(signal),
             Some((_, Status::Stopped(..))) => {}
             // Killed.
             _ => return Ok(Ok(())),
         }
-        self.breakpoint.set(tid, true).map_err(&watching)?;
+        self.breakpoint.set(tid, true).map_err(&going)?;
         Ok(pass(pid, tid, pending))
     }
 
@@ -296,8 +380,8 @@ impl Session<'_> {
         Ok(copy)
     }
 
-    /// Watches the call in the copy.
-    fn call(&mut self, pid: i32, copy: i32) -> Result<End, Error> {
+    /// Watches the call in the copy, in which these frames are the callers'.
+    fn call(&mut self, pid: i32, copy: i32, callers: &[Caller]) -> Result<End, Error> {
         let maps = Maps::of(pid)?;
         let recorder = |path: &str| path.contains(RECORDER_NAME);
         let mut globals = globals::of(pid, &maps, |path| !report::is_library(path) && !recorder(path));
@@ -306,7 +390,7 @@ impl Session<'_> {
         self.namer.know(&globals);
         let code = maps.iter().filter(|m| m.exec && of_c_library(&m.path));
         let c_library: Vec<(u64, u64)> = code.map(|m| (m.start, m.end)).collect();
-        let ground = Ground { table: self.table, globals: &globals, c_library: &c_library };
+        let ground = Ground { table: self.table, globals: &globals, c_library: &c_library, callers };
         let deadline = Instant::now() + self.options.limit;
         Copy::new(copy, &ground, &mut self.tally).run(deadline).map_err(failed("stepping the copy"))
     }

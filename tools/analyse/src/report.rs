@@ -1,11 +1,12 @@
 //! What was found, with names.
 
 use crate::Error;
-use crate::copy::End;
+use crate::copy::{Caller, End};
 use crate::likely::{Found, Likely};
 use crate::names::CARGOS;
 use crate::tally::{Tally, Use};
 use crate::wait::Status;
+use libc::user_regs_struct as Registers;
 use orbit_inspect::globals::Global;
 use orbit_inspect::stacks::{Frame, Unwinder, of_c_library};
 use serde::Serialize;
@@ -67,6 +68,22 @@ pub struct GlobalUse {
     pub written: Vec<[u64; 2]>,
 }
 
+/// What a task accesses of a caller's own variables: they lie on main's stack, which an orbit has
+/// not.
+#[derive(Clone, Debug, Serialize)]
+pub struct StackUse {
+    /// The caller, and the line of its call.
+    pub at: Place,
+    /// Accesses that read.
+    pub reads: u64,
+    /// Accesses that wrote.
+    pub writes: u64,
+    /// Distinct bytes of its frame that were read.
+    pub bytes_read: u64,
+    /// Distinct bytes that were written.
+    pub bytes_written: u64,
+}
+
 /// What a task needs. [`fmt::Display`] shows it as text.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Report {
@@ -85,6 +102,8 @@ pub struct Report {
     pub unclear: usize,
     /// Global variables, by name.
     pub globals: Vec<GlobalUse>,
+    /// Variables of the functions that called the task, by their place.
+    pub stack: Vec<StackUse>,
     /// What this report does not show.
     pub notes: Vec<String>,
     /// The program's exit status; 128 and the signal that killed it.
@@ -105,7 +124,7 @@ fn is_foreign(frame: &Frame) -> bool {
 
 /// Whether a frame is of the C library, or of a language's own.
 fn is_languages(frame: &Frame) -> bool {
-    let sources = ["/usr/include/c++/", "/usr/lib/gcc/", "/usr/lib/llvm-", "/rustc/", "/rust/deps/"];
+    let sources = ["/usr/include/", "/usr/lib/gcc/", "/usr/lib/llvm-", "/rustc/", "/rust/deps/"];
     let names =
         ["std::", "void std::", "char* std::", "__gnu_cxx::", "operator new", "alloc::", "core::", "__rust", "_start"];
     let named = |f: &String| names.iter().any(|n| f.trim_start_matches('<').starts_with(n));
@@ -169,6 +188,27 @@ impl Namer {
         Ok(())
     }
 
+    /// The frames of those that called the function at whose first instruction a thread stands.
+    /// Where the tables do not say for certain where a frame ends, no frame beyond it is known.
+    pub(crate) fn callers(&mut self, tid: i32, r: &Registers) -> Vec<Caller> {
+        let registers = [
+            r.rax, r.rdx, r.rcx, r.rbx, r.rsi, r.rdi, r.rbp, r.rsp, r.r8, r.r9, r.r10, r.r11, r.r12, r.r13, r.r14,
+            r.r15, r.rip,
+        ];
+        let copied = self.unwinder.copy_from(tid, registers);
+        let frames = self.unwinder.name(copied).pop().map(|stack| stack.frames).unwrap_or_default();
+        // Behind the return address.
+        let mut start = r.rsp.saturating_add(8);
+        let mut callers = Vec::new();
+        for frame in frames.into_iter().filter(|frame| !frame.inlined).skip(1) {
+            let Some(end) = frame.cfa.filter(|&cfa| cfa > start) else { break };
+            callers.push(Caller { start, end, back: frame.address });
+            self.instructions.entry(frame.address).or_insert_with(|| place(&frame));
+            start = end;
+        }
+        callers
+    }
+
     fn site(&self, number: usize, used: &Use) -> Site {
         let frames = self.stacks.get(&number).map(Vec::as_slice).unwrap_or_default();
         let first = |wanted: &dyn Fn(&Frame) -> bool| frames.iter().position(wanted);
@@ -218,6 +258,13 @@ pub(crate) fn make(
     };
     let mut globals: Vec<GlobalUse> = tally.globals.iter().filter_map(global).collect();
     globals.sort_by(|a, b| a.name.cmp(&b.name));
+    let caller = |(back, used): (&u64, &Use)| {
+        let at = namer.instructions.get(back)?.clone();
+        let (bytes_read, bytes_written) = (used.read.count(), used.written.count());
+        Some(StackUse { at, reads: used.reads, writes: used.writes, bytes_read, bytes_written })
+    };
+    let mut stack: Vec<StackUse> = tally.callers.iter().filter_map(caller).collect();
+    stack.sort_by(|a, b| a.at.cmp(&b.at));
     let mut notes = Vec::new();
     if ends.is_empty() {
         let why = "the entry was never called by the process that was started";
@@ -252,6 +299,7 @@ pub(crate) fn make(
         likely: Vec::new(),
         unclear: 0,
         globals,
+        stack,
         notes,
         status,
     }
@@ -396,6 +444,12 @@ impl fmt::Display for Report {
         writeln!(f, "\nGlobal variables: {}", self.globals.len())?;
         for g in &self.globals {
             writeln!(f, "  {} of {} bytes: read {}; written {}", g.name, g.size, Runs(&g.read), Runs(&g.written))?;
+        }
+        if !self.stack.is_empty() {
+            writeln!(f, "\nVariables of callers, on main's stack: {}", self.stack.len())?;
+        }
+        for s in &self.stack {
+            writeln!(f, "  {}: {} bytes read; {} written", s.at, s.bytes_read, s.bytes_written)?;
         }
         self.write_notes(f)
     }

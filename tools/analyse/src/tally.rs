@@ -48,6 +48,8 @@ pub(crate) struct Tally {
     pub(crate) sites: BTreeMap<usize, Use>,
     /// By address of the variable.
     pub(crate) globals: BTreeMap<u64, Use>,
+    /// By the return address of a caller's frame: what of it was accessed.
+    pub(crate) callers: BTreeMap<u64, Use>,
     /// Instructions stepped.
     pub(crate) steps: u64,
     /// Accesses whose address is not known.

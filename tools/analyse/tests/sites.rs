@@ -35,13 +35,21 @@ fn marked(name: &str, mark: &str) -> BTreeSet<u32> {
 }
 
 fn watch(program: &Path, arguments: &[&str], entry: &str) -> Result<Report, Error> {
+    watch_and_wait(program, arguments, entry).0
+}
+
+/// The report, and what was said of an entry that was not there at the start.
+fn watch_and_wait(program: &Path, arguments: &[&str], entry: &str) -> (Result<Report, Error>, Option<String>) {
     let words = std::iter::once(program.into()).chain(arguments.iter().map(Into::into));
-    analyse(&Options {
+    let options = Options {
         entry: entry.parse().expect("a function"),
         program: words.collect(),
         calls: 8,
         limit: Duration::from_secs(120),
-    })
+    };
+    let mut said = None;
+    let report = analyse(&options, |missing| said = Some(missing.to_string()));
+    (report, said)
 }
 
 fn found(report: &Report, name: &str) -> BTreeSet<u32> {
@@ -115,6 +123,53 @@ fn an_allocator_behind_a_pointer() {
     let found = likely("sum", &[Source { file: source("hooks.c"), flags: vec![] }]).expect("clang reads it");
     let lines: BTreeSet<u32> = found.likely.iter().filter_map(|site| site.at.line).collect();
     assert_eq!(lines, marked("hooks.c", "SITE"), "{found:#?}");
+}
+
+/// Memory that is mapped, grown, aligned, of the C library or on the caller's stack.
+#[test]
+fn memory_of_other_kinds() {
+    for optimize in ["-O0", "-O2"] {
+        let flags = [optimize, "-fno-optimize-sibling-calls"];
+        let program = compile("cc", "kinds.c", &format!("kinds{optimize}"), &flags);
+        let report = watch(&program, &[], "total").expect("the program is analysed");
+        assert_eq!((report.status, report.calls), (0, 1), "{report}");
+        assert_eq!(found(&report, "kinds.c"), marked("kinds.c", "SITE"), "{report}");
+        // Two pointers and one of the numbers, of the function that called.
+        let [stack] = report.stack.as_slice() else { panic!("{report}") };
+        assert_eq!((stack.bytes_read, stack.bytes_written), (24, 0), "{report}");
+        assert_eq!(stack.at.line, Some(line("kinds.c", "CALL")), "{report}");
+    }
+}
+
+/// Of libraries that are loaded later by several threads and from libraries' constructors: the
+/// entry is found when its library is there, and the program runs as ever.
+#[test]
+fn an_entry_in_a_library_loaded_later() {
+    let library = |name: &str| {
+        let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("analyse-{name}.so"));
+        let flags = ["-g", "-O0", "-shared", "-fPIC", "-Wl,--build-id", "-o"];
+        let mut compiler = Command::new("cc");
+        compiler.args(flags).arg(&file).arg(source("plugin.c")).arg(format!("-DTASK={name}"));
+        assert!(compiler.status().expect("the compiler runs").success(), "plugin.c compiles");
+        file
+    };
+    let (first, second) = (library("audit_first"), library("audit_second"));
+    let names = [first.to_str().expect("UTF-8"), second.to_str().expect("UTF-8")];
+    let program = compile("cc", "plugins.c", "plugins", &["-O0"]);
+    for entry in ["audit_second", "analyse-audit_second.so:audit_second"] {
+        let (report, said) = watch_and_wait(&program, &[&names[..], &["audit_second"]].concat(), entry);
+        let report = report.expect("the program is analysed");
+        assert!(said.is_some_and(|said| said.contains("was not found")));
+        assert_eq!((report.status, report.calls), (12, 1), "{report}");
+        assert_eq!(found(&report, "plugin.c"), marked("plugin.c", "SITE"), "{report}");
+        assert_eq!(report.globals.iter().map(|g| g.name.as_str()).collect::<Vec<_>>(), ["values"], "{report}");
+    }
+    // One that never comes is said, with what was searched; one near a name is a mistake at once.
+    let (report, said) = watch_and_wait(&program, &[&names[..], &["audit_second"]].concat(), "no_such_task");
+    let why = report.expect_err("there is none").to_string();
+    assert!(said.is_some() && why.contains("no_such_task was not found") && why.contains("more"), "{why}");
+    let (report, said) = watch_and_wait(&program, &[&names[..], &["audit_second"]].concat(), "load_al");
+    assert!(report.is_err_and(|why| why.to_string().contains("load_all")) && said.is_none());
 }
 
 #[test]

@@ -14,7 +14,7 @@ use crate::stacks::module::{Module, open_elf, split_off};
 use crate::stacks::readable;
 use crate::stacks::symbols::{DYNSYM, SYMTAB, entries, tables};
 use crate::{Mapping, Maps, procfs};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
@@ -144,40 +144,75 @@ impl std::fmt::Display for Missing {
 /// # Errors
 /// [`Missing`], with what was searched.
 pub fn find(pid: i32, maps: &Maps, wanted: &Wanted) -> Result<Function, Missing> {
-    let mut missing = Missing::default();
-    let exe = std::fs::read_link(format!("/proc/{}/exe", procfs::living(pid))).unwrap_or_default();
-    let exe = exe.to_string_lossy().trim_end_matches(" (deleted)").to_owned();
-    let mut files: BTreeMap<(u64, u64), &Mapping> = BTreeMap::new();
-    for m in maps.iter().filter(|m| m.exec && m.ino != 0) {
-        files.entry((m.dev, m.ino)).or_insert(m);
+    let mut search = Search::new(wanted.clone());
+    search.look(pid, maps).ok_or(search.missing)
+}
+
+/// A search in a process that may load more files: each file is read once.
+#[derive(Clone, Debug)]
+pub struct Search {
+    wanted: Wanted,
+    /// Device and inode of the files that were read.
+    read: BTreeSet<(u64, u64)>,
+    missing: Missing,
+}
+
+impl Search {
+    /// Of this function.
+    pub fn new(wanted: Wanted) -> Search {
+        Search { wanted, read: BTreeSet::new(), missing: Missing::default() }
     }
-    let fits = |m: &Mapping| match &wanted.file {
-        Some(end) => is_called(&m.path, end),
-        None => wanted.address().is_none() || m.path == exe,
-    };
-    let mut files: Vec<&Mapping> = files.into_values().filter(|m| fits(m)).collect();
-    // The program itself, then its libraries in the order of their addresses.
-    files.sort_by_key(|m| (m.path != exe, m.start));
-    for m in files {
-        let room = Room::of(MAX_TABLE);
-        missing.searched.push(m.path.clone());
-        let found = match wanted.address() {
-            Some(at) => Module::load(pid, m, &room).and_then(|module| {
-                let (start, size) = module.function(at)?;
-                Some((name(m, start), start, size))
-            }),
-            None => by_name(pid, m, &room, &wanted.name, &mut missing),
+
+    /// Whether a file that is loaded later may have it, rather than that the name is mistaken: so
+    /// far there is none near it and not several of it, and the file that has to have it was not
+    /// read.
+    pub fn may_still_come(&self) -> bool {
+        let in_any_file = self.wanted.file.is_none() && self.wanted.address().is_none();
+        self.missing.near.is_empty() && self.missing.several.is_empty() && (in_any_file || self.read.is_empty())
+    }
+
+    /// What was read so far in vain.
+    pub fn missing(&self) -> &Missing {
+        &self.missing
+    }
+
+    /// Reads what is mapped now and was not read before: the program itself, then its libraries in
+    /// the order of their addresses. Ends at a file that has the name more than once.
+    pub fn look(&mut self, pid: i32, maps: &Maps) -> Option<Function> {
+        let exe = std::fs::read_link(format!("/proc/{}/exe", procfs::living(pid))).unwrap_or_default();
+        let exe = exe.to_string_lossy().trim_end_matches(" (deleted)").to_owned();
+        let mut files: BTreeMap<(u64, u64), &Mapping> = BTreeMap::new();
+        for m in maps.iter().filter(|m| m.exec && m.ino != 0 && !self.read.contains(&(m.dev, m.ino))) {
+            files.entry((m.dev, m.ino)).or_insert(m);
+        }
+        let fits = |m: &Mapping| match &self.wanted.file {
+            Some(end) => is_called(&m.path, end),
+            None => self.wanted.address().is_none() || m.path == exe,
         };
-        if let Some((name, linked, size)) = found
-            && let Some(f) = place(pid, maps, m, &room, name, linked, size)
-        {
-            return Ok(f);
+        let mut files: Vec<&Mapping> = files.into_values().filter(|m| fits(m)).collect();
+        files.sort_by_key(|m| (m.path != exe, m.start));
+        for m in files {
+            let room = Room::of(MAX_TABLE);
+            self.read.insert((m.dev, m.ino));
+            self.missing.searched.push(m.path.clone());
+            let found = match self.wanted.address() {
+                Some(at) => Module::load(pid, m, &room).and_then(|module| {
+                    let (start, size) = module.function(at)?;
+                    Some((name(m, start), start, size))
+                }),
+                None => by_name(pid, m, &room, &self.wanted.name, &mut self.missing),
+            };
+            if let Some((name, linked, size)) = found
+                && let Some(f) = place(pid, maps, m, &room, name, linked, size)
+            {
+                return Some(f);
+            }
+            if !self.missing.several.is_empty() {
+                break;
+            }
         }
-        if !missing.several.is_empty() {
-            break;
-        }
+        None
     }
-    Err(missing)
 }
 
 /// The function that holds an address of a process, by its file's unwind tables, Go's own table, or

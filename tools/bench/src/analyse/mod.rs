@@ -76,7 +76,7 @@ fn without_parameters(function: &str) -> &str {
 fn watch(program: Vec<OsString>, entry: &str, calls: u64) -> Result<(Report, f64), Failure> {
     let began = Instant::now();
     let entry = entry.parse().map_err(Failure::text)?;
-    let report = analyse(&Options { entry, program, calls, limit: Duration::from_secs(120) });
+    let report = analyse(&Options { entry, program, calls, limit: Duration::from_secs(120) }, |_| {});
     let report = report.map_err(|error| Failure::text(error.to_string()))?;
     let step = began.elapsed().as_secs_f64() * 1e6 / report.steps.max(1) as f64;
     Ok((report, step))
