@@ -267,6 +267,9 @@ fn summary(args: &Args, to: &mut impl Write, outcome: &Outcome) -> io::Result<()
     if outcome.crowded > 0 && !args.json {
         writeln!(to, "orbit: {} calls came from more than 8192 sites, and cost a signal each", outcome.crowded)?;
     }
+    for (why, count) in outcome.filters_refused.iter().filter(|_| !args.json) {
+        writeln!(to, "orbit: {count} seccomp filters of the program were refused (EINVAL): {why}")?;
+    }
     if outcome.setuid > 0 && !args.json {
         let count = outcome.setuid;
         writeln!(to, "orbit: {count} setuid or setgid programs ran without the rights of their files")?;

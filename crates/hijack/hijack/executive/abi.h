@@ -136,6 +136,11 @@ enum statistic {
     STAT_UNANSWERED,    /* questions that found no place or no answer in time: the call passed */
     STAT_SETUID,        /* programs that would have got another user's or group's rights, and did not */
     STAT_CROWDED,       /* calls at sites that the table has no room for */
+    /* Seccomp filters of guests that were refused, by why: see filters.c. */
+    STAT_FILTERS_STRICT,
+    STAT_FILTERS_LISTENER,
+    STAT_FILTERS_ADDRESS,
+    STAT_FILTERS_LONG,
     STAT_LIMIT = 32
 };
 

@@ -99,6 +99,9 @@ struct block {
     i32 timer;                 /* the kernel's id; -1: none */
     u32 rule;                  /* that asks; ~0: the policy object */
     struct contexts *contexts; /* NULL: none were made */
+    struct filter *filters;    /* of the guest's own, newest first; NULL: none */
+    struct filter *fresh;      /* being installed */
+    u32 denied;                /* these do not let the current call pass */
     struct stub spare;         /* for a call at a site that the table has no room for; its code never runs */
     u64 vectors[64] __attribute__((aligned(64))); /* SSE state of the guest while the policy object runs */
     char path[4096] __attribute__((aligned(BLOCK_BEGINS))); /* a string that the executive reads or replaces */
@@ -131,8 +134,9 @@ extern char executive_start[], executive_end[];
 extern char slow_entry[], slow_saved[], leave[], leave_end[];
 extern char gate_check[], gate_end[], object_escape[], context_end[];
 i64 call_object(u64 function, u64 a, u64 b, u64 c, u64 d);
-extern char kernel_check[], kernel_call[], kernel_abort[], sigreturn_begin[], sigreturn_call[];
-extern char wait_check[], wait_call[], wait_ended[];
+extern char kernel_check[], kernel_call[], kernel_made[], kernel_trapped[], kernel_abort[];
+extern char sigreturn_begin[], sigreturn_call[], own_call[], own_called[];
+extern char wait_check[], wait_call[], wait_called[], wait_ended[];
 /* The futex call, or -EINTR without it if a signal is pending, whenever that comes. */
 i64 wait_unless_pending(volatile u32 *word, u64 operation, u64 value, const u64 *limit);
 void restorer(void);
@@ -146,6 +150,10 @@ struct block *new_block(void);
 void free_block(struct block *block);
 /* Whether the process has no other thread, nor one that is being made. */
 int is_only_thread(void);
+/* Does this with each other thread of the process, that are being made too. The lock of sites is held. */
+void each_thread(struct block *block, void (*use)(struct block *thread, struct block *block));
+/* Maps memory of the executive's own, which is no part of a core. 0: that fails. */
+int map_own(u64 address, u64 bytes);
 /* Whether it is a thread that has this memory, of whatever process. */
 int shares_memory(u64 tid);
 void free_table(struct action_table *table);
@@ -230,6 +238,18 @@ struct width {
     u8 words, halves;
 };
 extern const struct width call_widths[MAX_CALLS];
+
+/* filters.c: the guest's own seccomp filters */
+/* Whether they let the current call pass as the guest made it. */
+int filters_pass(struct block *block);
+/* prctl and seccomp: ENTER_DONE, or ENTER_KERNEL with our filter in the place of the guest's. */
+int set_filter(struct block *block);
+void filter_was_set(struct block *block);
+struct filter *share_filters(struct filter *filter);
+void drop_filters(struct filter *filter);
+/* Over exec: a file with the filters, or an error. */
+i64 save_filters(struct block *block);
+void load_filters(struct block *block, i64 file);
 
 /* special.c */
 int special(struct block *block);

@@ -161,12 +161,13 @@ to_kernel:
     mov %gs:B_CALL+32, %r10
     mov %gs:B_CALL+40, %r8
     mov %gs:B_CALL+48, %r9
-    .globl kernel_check, kernel_call, kernel_abort
+    .globl kernel_check, kernel_call, kernel_made, kernel_abort
 kernel_check:
     cmpl $0, %gs:B_PENDING
     jne kernel_abort
 kernel_call:
     syscall
+kernel_made:
     mov %rax, %gs:B_RAX
     mov %gs:B_TOP, %rsp
     mov %gs:B_SELF, %rdi
@@ -177,6 +178,22 @@ kernel_abort:
     mov %gs:B_SELF, %rdi
     call abort_call
     jmp leave
+
+/* A filter of the guest's own sent SIGSYS in place of the call. */
+    .globl kernel_trapped
+kernel_trapped:
+    mov %rax, %gs:B_RAX
+    mov %gs:B_TOP, %rsp
+    mov %gs:B_SELF, %rdi
+    call trapped
+    jmp leave
+
+/* The executive's own calls, by one instruction, of which guests' filters know: see filters.c. */
+    .globl own_call, own_called
+own_call:
+    syscall
+own_called:
+    ret
 
 /* The guest returns from its handler: the kernel takes the frame from the guest's stack. */
     .globl sigreturn_begin, sigreturn_call
@@ -214,7 +231,7 @@ make_thread:
     jmp leave
 
 /* i64 wait_unless_pending(word, operation, value, limit): a signal before or in the call ends at wait_ended. */
-    .globl wait_unless_pending, wait_check, wait_call, wait_ended
+    .globl wait_unless_pending, wait_check, wait_call, wait_called, wait_ended
 wait_unless_pending:
     mov %rcx, %r10
     mov $__NR_futex, %eax
@@ -222,7 +239,8 @@ wait_check:
     cmpl $0, %gs:B_PENDING
     jne wait_ended
 wait_call:
-    syscall
+    call own_call
+wait_called:
     ret
 wait_ended:
     mov $-4, %rax
@@ -233,22 +251,19 @@ wait_ended:
 end_thread:
     movl $0, (%rsi)
     mov $__NR_exit, %eax
-    syscall
-    hlt
+    jmp own_call
 
     .globl restorer
 restorer:
     mov $__NR_rt_sigreturn, %eax
-    syscall
-    hlt
+    jmp own_call
 
 /* return_through(frame): what follows is the frame's context. */
     .globl return_through
 return_through:
     lea 8(%rdi), %rsp
     mov $__NR_rt_sigreturn, %eax
-    syscall
-    hlt
+    jmp own_call
 
 /* begin_guest(stack, address): registers as the kernel leaves them after exec. */
     .globl begin_guest

@@ -3,8 +3,8 @@
  * descriptor, so that a deleted file or a descriptor works too. What execve would reject is
  * rejected first: afterwards there is nobody to return to.
  *
- * Arguments of the executive: "hijack", id of the shared memory, descriptor and (behind a comma)
- * the mask of ignored signals, name, then the guest's.
+ * Arguments of the executive: "hijack", id of the shared memory, descriptor and (behind commas)
+ * the mask of ignored signals and the descriptor of its seccomp filters, name, then the guest's.
  */
 #include "block.h"
 #include <linux/stat.h>
@@ -100,9 +100,14 @@ static i64 exec_own(u64 *list, u64 environment) {
     return error;
 }
 
+static void free_extra(struct block *block) {
+    if (block->extra) SYS2(__NR_munmap, block->extra, block->extra_bytes);
+    block->extra = 0;
+}
+
 i64 do_execve(struct block *block, i64 directory, u64 path, u64 arguments, u64 environment, u64 flags) {
     static const char empty[] = "";
-    char name[4128], number[48];
+    char name[4128], number[64];
     u64 few[FEW_ARGUMENTS + OWN_ARGUMENTS + 2];
     i64 length = copy_string(block->path, path, sizeof block->path);
     if (length < 0) return length;
@@ -132,7 +137,18 @@ i64 do_execve(struct block *block, i64 directory, u64 path, u64 arguments, u64 e
     }
     set_name(name, directory, block->path);
     char *end = append_string(append_number(number, file), ",", 2);
-    append_number(end, ignored_signals(block));
+    end = append_number(end, ignored_signals(block));
+    i64 filters = -1;
+    if (block->filters) {
+        filters = save_filters(block);
+        if (is_error(filters)) {
+            free_extra(block);
+            SYS1(__NR_close, file);
+            return filters;
+        }
+        append_number(append_string(end, ",", 2), filters);
+        SYS3(__NR_fcntl, filters, F_SETFD, 0);
+    }
     list[0] = (u64) "hijack";
     list[1] = (u64)shared_id;
     list[2] = (u64)number;
@@ -149,9 +165,7 @@ i64 do_execve(struct block *block, i64 directory, u64 path, u64 arguments, u64 e
     error = exec_own(list, environment);
     SYS4(__NR_rt_sigprocmask, SIG_UNBLOCK, &dispatch, NULL, 8);
     SYS1(__NR_close, file);
-    if (block->extra) {
-        SYS2(__NR_munmap, block->extra, block->extra_bytes);
-        block->extra = 0;
-    }
+    if (filters >= 0) SYS1(__NR_close, filters);
+    free_extra(block);
     return error;
 }

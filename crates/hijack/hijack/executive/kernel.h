@@ -49,6 +49,7 @@
 #define SI_QUEUE (-1)
 #define SI_TIMER (-2)
 #define TRAP_FLAG 0x100ul
+#define SYS_SECCOMP 1       /* si_code of a call in whose place a filter sent the signal */
 #define SYS_USER_DISPATCH 2 /* si_code of a dispatched call */
 
 struct action {

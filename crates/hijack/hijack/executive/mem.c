@@ -88,7 +88,7 @@ i64 copy_some(void *to, u64 from, u64 bytes) {
  */
 static int is_on_stack_page(u64 address, u64 bytes) {
     u64 page = this_block()->rsp & ~4095ul;
-    return page && address >= page && bytes <= 4096 && address + bytes <= page + 4096;
+    return page && bytes <= 4096 && address - page <= 4096 - bytes;
 }
 
 i64 copy_in(void *to, u64 from, u64 bytes) {

@@ -41,6 +41,11 @@ static int is_on_alternate(struct block *block, u64 sp) {
     return block->alternate.size && sp - block->alternate.base - 1 < block->alternate.size;
 }
 
+/* A seccomp filter of the guest's own sent it in place of a call. */
+static int is_trap_of_filter(int signal, const struct signal_info *info) {
+    return signal == SIGSYS && info->code == SYS_SECCOMP;
+}
+
 /* The guest's action is the default one: let the kernel perform it once this frame is left. */
 static void perform_default(u32 signal, struct frame *frame) {
     set_kernel_action(signal, HANDLER_DEFAULT, 0, 0);
@@ -58,10 +63,12 @@ static void deliver(struct block *block, u32 signal, struct frame *frame) {
     struct context *context = &frame->context;
     struct action action = block->table->actions[signal];
     if (options & OPTION_TRACE) trace_signal(block, &frame->info);
-    /* The kernel does not let a fault be ignored. */
-    int is_fault = IS_FAULT(signal) && frame->info.code > 0;
-    if (action.handler == HANDLER_IGNORE && !is_fault) return;
-    if (action.handler <= HANDLER_IGNORE) return perform_default(signal, frame);
+    /* What the kernel lets nobody ignore, or block: faults, and traps of filters. */
+    int is_trap = is_trap_of_filter(signal, &frame->info);
+    int is_forced = is_trap || (IS_FAULT(signal) && frame->info.code > 0);
+    if (is_trap) frame->info.value[0] = context->rip;
+    if (action.handler == HANDLER_IGNORE && !is_forced) return;
+    if (action.handler <= HANDLER_IGNORE || (is_trap && block->sys_blocked)) return perform_default(signal, frame);
     count_stat(STAT_DELIVERED);
     if (action.flags & SA_RESETHAND) {
         block->table->actions[signal].handler = HANDLER_DEFAULT;
@@ -279,7 +286,12 @@ void on_signal(int signal, struct signal_info *info, struct context *context) {
     } else if (rip >= (u64)sigreturn_begin && rip <= (u64)sigreturn_call) {
         context->rip = (u64)kernel_abort;
     }
+    if (rip == (u64)kernel_made && is_trap_of_filter(signal, info)) context->rip = (u64)kernel_trapped;
     if (rip >= (u64)wait_check && rip <= (u64)wait_call) context->rip = (u64)wait_ended;
+    if (rip == (u64)own_call && *(const u64 *)context->rsp == (u64)wait_called) {
+        context->rip = (u64)wait_ended;
+        context->rsp += 8;
+    }
     if (rip > (u64)gate_check && rip < (u64)gate_end) context->rip = (u64)gate_check;
     defer(block, event ? event : (u32)signal, frame);
 }

@@ -111,7 +111,7 @@ static void file_was_opened(struct block *block, u32 index, u64 flags) {
     u64 call[7];
     memcpy(call, block->call, sizeof call);
     call[index] = (u64)executable;
-    block->rax = SYS4(call[0], call[1], call[2], call[3], call[4]);
+    block->rax = call_for_guest(call);
 }
 
 int special(struct block *block) {
@@ -136,6 +136,8 @@ int special(struct block *block) {
     case __NR_execveat:
         return answer(block, do_execve(block, (i32)block->call[1], block->call[2], block->call[3], block->call[4],
                                        block->call[5]));
+    case __NR_prctl:
+    case __NR_seccomp: return set_filter(block);
     case __NR_exit: exit_thread(block, block->call[1]);
     case __NR_exit_group: close_slots(block); return ENTER_KERNEL;
     case __NR_setuid: share_with(block->call[1]); return ENTER_KERNEL;
@@ -166,6 +168,7 @@ static void was_mapped(struct block *block) {
 /* The kernel has made the call: what the guest sees of it, and what it may not keep. */
 void special_after(struct block *block) {
     if (options & OPTION_VIRTUAL_TIME) virtual_time_after(block);
+    filter_was_set(block);
     if (is_error(block->rax)) return;
     u64 flags = 0;
     switch (block->call[0]) {

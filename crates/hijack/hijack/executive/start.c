@@ -25,6 +25,13 @@ static u64 number_of(const char *text) {
     return value;
 }
 
+/* What begins with the next comma. */
+static const char *next_part(const char *text) {
+    if (*text) text++;
+    while (*text && *text != ',') text++;
+    return text;
+}
+
 /*
  * What cannot attach the session's memory would run without rules: it does not run. `id`: the
  * number, a plus sign for those who want the other, then what the executive is known by.
@@ -93,6 +100,7 @@ static void set_flags(void) {
         __NR_process_madvise,
         __NR_ptrace,
         __NR_prctl,
+        __NR_seccomp,
         __NR_arch_prctl,
         __NR_io_uring_setup,
         __NR_setuid,
@@ -272,9 +280,9 @@ void start(u64 *sp) {
         *at++ = altered(type, value, &image, name);
     }
 
-    const char *known = argv[2];
-    while (*known && *known != ',') known++;
+    const char *known = next_part(argv[2]), *filters = next_part(known);
     read_actions(block->table, known);
+    if (*filters) load_filters(block, number_of(filters + 1));
     block->alternate = (struct alternate_stack){0, 0, 0, 0};
     block->sys_blocked = 0;
     catch_dispatch();

@@ -31,8 +31,7 @@ static struct action_table *table_at(u32 index) {
     return index < NEAR_TABLES ? &near_tables[index] : (struct action_table *)(TABLES_ADDRESS + index * TABLE_BYTES);
 }
 
-/* Memory of the executive's own that grows with threads: it is no part of a core. */
-static int map_own(u64 address, u64 bytes) {
+int map_own(u64 address, u64 bytes) {
     i64 at = SYS6(__NR_mmap, address, bytes, PROT_READ | PROT_WRITE,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     if (at == (i64)address) SYS3(__NR_madvise, address, bytes, MADV_DONTDUMP);
@@ -64,6 +63,7 @@ static void reclaim_blocks(void) {
             continue;
         owners[i].tid = 0;
         free_table(owners[i].table);
+        drop_filters(blocks[i].filters);
         owners[i].busy = 0;
     }
 }
@@ -86,6 +86,7 @@ struct block *new_block(void) {
             block->self = (u64)block;
             block->stack_top = (u64)block;
             block->index = i;
+            block->pid = 0;
             block->pending = block->restarted = block->traced = block->undo_count = 0;
             block->slot = NULL;
             block->counts = shared->counts;
@@ -98,6 +99,7 @@ struct block *new_block(void) {
             block->spins = MAX_SPINS;
             block->waits = 1;
             block->contexts = NULL;
+            block->filters = block->fresh = NULL;
             u32 limit = block_limit;
             while (limit <= i &&
                    !__atomic_compare_exchange_n(&block_limit, &limit, i + 1, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) {
@@ -115,6 +117,11 @@ int shares_memory(u64 tid) {
     return 0;
 }
 
+void each_thread(struct block *block, void (*use)(struct block *thread, struct block *block)) {
+    for (u32 i = 0; i < block_limit; i++)
+        if (owners[i].busy && i != block->index && blocks[i].pid == block->pid) use(&blocks[i], block);
+}
+
 int is_only_thread(void) {
     u32 busy = 0;
     for (u32 i = 0; i < block_limit; i++) busy += owners[i].busy;
@@ -123,6 +130,7 @@ int is_only_thread(void) {
 
 void free_block(struct block *block) {
     free_table(block->table);
+    drop_filters(block->filters);
     owners[block->index].busy = 0;
 }
 
@@ -214,6 +222,11 @@ i64 clone_thread(struct block *block, i64 number) {
     child->child_flags = flags;
     child->parent_tid = block->tid;
     child->sys_blocked = block->sys_blocked;
+    /* Another thread may install a filter for all threads, of which this is one from here on. */
+    lock_sites();
+    if (flags & CLONE_THREAD) child->pid = block->pid;
+    child->filters = share_filters(block->filters);
+    unlock_sites();
     child->alternate = block->alternate;
     child->rip = block->stub->back;
     if (stack) child->rsp = stack;
@@ -252,5 +265,6 @@ void exit_thread(struct block *block, u64 status) {
     if (owners[block->index].is_kept) end_thread(status, &unused);
     owners[block->index].tid = 0;
     free_table(block->table);
+    drop_filters(block->filters);
     end_thread(status, &owners[block->index].busy);
 }

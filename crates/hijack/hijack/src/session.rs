@@ -138,6 +138,8 @@ pub struct Outcome {
     /// Programs that would have got the rights of another user or group (setuid, setgid), and ran
     /// without.
     pub setuid: u64,
+    /// Seccomp filters of guests that were refused with EINVAL, by the reason, with their number.
+    pub filters_refused: std::collections::BTreeMap<String, u64>,
     /// Calls at sites beyond the 8192 that the executive keeps: each costs a signal.
     pub crowded: u64,
     /// For each rule: its text, how often it matched, how often it acted.
@@ -322,9 +324,25 @@ impl Session {
             unanswered: stat(15),
             setuid: stat(16),
             crowded: stat(17),
+            filters_refused: filters_refused(stat),
             rules: rules.collect(),
         }
     }
+}
+
+/// Why filters are refused: `STAT_FILTERS_*` of `executive/abi.h`, from this one on.
+const FIRST_OF_FILTERS: usize = 18;
+const FILTERS_REFUSED: [&str; 4] = [
+    "seccomp's strict mode would kill for the executive's own calls",
+    "a listener (SECCOMP_FILTER_FLAG_NEW_LISTENER), or an unknown flag",
+    "the filter reads the instruction pointer, which is the executive's",
+    "the filter has no room for the executive's instructions below the 4096 that the kernel takes",
+];
+
+fn filters_refused(stat: impl Fn(usize) -> u64) -> std::collections::BTreeMap<String, u64> {
+    let counted =
+        FILTERS_REFUSED.iter().enumerate().map(|(nth, why)| ((*why).to_owned(), stat(FIRST_OF_FILTERS + nth)));
+    counted.filter(|(_, count)| *count > 0).collect()
 }
 
 /// What the executive knows its own file by; see `identity` in `executive/hints.c`.
