@@ -150,7 +150,8 @@ struct block *new_block(void);
 void free_block(struct block *block);
 /* Whether the process has no other thread, nor one that is being made. */
 int is_only_thread(void);
-/* Does this with each other thread of the process, that are being made too. The lock of sites is held. */
+/* Does this with each other thread of the process, also with one that is being made. The lock of
+ * sites is held. */
 void each_thread(struct block *block, void (*use)(struct block *thread, struct block *block));
 /* Maps memory of the executive's own, which is no part of a core. 0: that fails. */
 int map_own(u64 address, u64 bytes);
