@@ -119,7 +119,8 @@ static struct sock_filter jump_if(u32 value, u32 if_so, u32 if_not) {
 
 /* The accumulator is zero behind it, as it is at the begin of a program. */
 static void put_prefix(struct sock_filter *code) {
-    u32 at = 0, number = offset_of(struct seccomp_data, nr), place = offset_of(struct seccomp_data, instruction_pointer);
+    u32 at = 0, number = offset_of(struct seccomp_data, nr);
+    u32 place = offset_of(struct seccomp_data, instruction_pointer);
     u64 own = (u64)own_called;
     code[at++] = load(number);
     for (u32 i = 0; i < array_length(own_calls); i++, at++) code[at] = jump_if(own_calls[i], CHECK - at - 1, 0);
