@@ -22,6 +22,29 @@ impl Scene {
         Some(Scene { since: started(server.pid()), server, bystander, next_row: 0 })
     }
 
+    /// The task has this fault, and the log gets a line of a failed run with this event. On a loaded
+    /// machine a run may meet its deadline before it comes to its fault: then another has it.
+    fn fails(&self, fault: &str, event: &str) {
+        let logged = self.server.log().len();
+        let is_logged = || {
+            let new = self.server.log().split_off(logged);
+            new.lines().any(|line| {
+                line.contains("[ERROR] orbit_deadlock: a run of the detector failed: ") && line.contains(event)
+            })
+        };
+        let mut failed = self.server.state("failed");
+        self.server.fault(fault);
+        wait_until(event, || {
+            let is_logged = is_logged();
+            let now = self.server.state("failed");
+            if !is_logged && now > failed {
+                failed = now;
+                self.server.fault(fault);
+            }
+            is_logged
+        });
+    }
+
     fn next_deadlock_is_broken(&mut self) {
         let failed = Ring::new(&self.server, &[1, 2], self.next_row).resolve(&self.server);
         self.next_row += 300;
@@ -77,16 +100,10 @@ fn every_fault_of_the_task() {
         ("kill", "killed by signal 9"),
     ];
     scene.under_load(|scene| {
-        for (failed, (fault, event)) in (1..).zip(faults) {
+        for (fault, event) in faults {
             wait_until("the task is there", || scene.server.state("pid") > 0);
             let before = scene.server.state("pid");
-            scene.server.fault(fault);
-            wait_until("the run has failed", || scene.server.state("failed") == failed);
-            let log = scene.server.log();
-            let logged = log.lines().any(|line| {
-                line.contains("[ERROR] orbit_deadlock: a run of the detector failed: ") && line.contains(event)
-            });
-            assert!(logged, "{fault}: {event}\n{log}");
+            scene.fails(fault, event);
             wait_until("the task is back", || ![0, before].contains(&scene.server.state("pid")));
             scene.next_deadlock_is_broken();
             scene.server_is_as_it_was();
@@ -101,13 +118,18 @@ fn every_fault_of_the_task() {
 fn bug_28523042_an_assertion_that_fails_on_a_deadlock() {
     let Some(mut scene) = Scene::begin() else { return };
     scene.under_load(|scene| {
-        for failed in 1..=2 {
+        // On a loaded machine a run may meet its deadline before it comes to the assertion.
+        let crashes = |scene: &Scene| scene.server.log().matches("crashed: SIGABRT in report_cycles (search.c:").count();
+        for _ in 0..10 {
+            let failed = scene.server.state("failed");
             scene.server.fault("assert");
             scene.next_deadlock_is_broken();
-            assert_eq!(scene.server.state("failed"), failed);
+            assert!(scene.server.state("failed") > failed);
+            if crashes(scene) >= 2 {
+                break;
+            }
         }
-        let log = scene.server.log();
-        assert!(log.contains("crashed: SIGABRT in report_cycles (search.c:"), "{log}");
+        assert!(crashes(scene) >= 2, "{}", scene.server.log());
         scene.server_is_as_it_was();
     });
 }

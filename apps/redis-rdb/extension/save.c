@@ -48,7 +48,7 @@ static bool is_killed; /* by Redis */
 /* The last crash, until its functions are named, or it is this time. */
 static struct orbit_future *crashed;
 static uint64_t names_until_us;
-#define NAMES_US 10000000
+#define NAMES_US 15000000
 static uint64_t limit_for; /* size of the areas that the orbit's limit of memory was set for */
 static int *report_pipe;
 static char file_name[NAME_MAX + 1];

@@ -54,8 +54,8 @@ pub(crate) struct Desk {
 #[derive(Default)]
 struct Book {
     last: u32,
-    /// What is asked for, by the request's number.
-    asked: HashMap<u32, Vec<u64>>,
+    /// What is asked for, by the request's number, and when it is given up.
+    asked: HashMap<u32, (Vec<u64>, Instant)>,
     known: HashMap<u64, Vec<Function>>,
 }
 
@@ -72,6 +72,10 @@ impl Desk {
     pub fn ask(template: &Arc<Template>, addresses: &[u64]) -> Arc<Names> {
         let desk = &template.desk;
         let mut book = desk.book();
+        let now = Instant::now();
+        // Of crashes that nobody looked at, whose answers nobody has taken.
+        desk.receive(&mut book);
+        book.asked.retain(|_, (_, until)| *until > now);
         let mut unknown: Vec<u64> = lookups(addresses).filter(|at| !book.known.contains_key(at)).collect();
         unknown.sort_unstable();
         unknown.dedup();
@@ -82,12 +86,12 @@ impl Desk {
             let mut message = number.to_le_bytes().to_vec();
             unknown.iter().for_each(|at| message.extend_from_slice(&at.to_le_bytes()));
             if desk.socket.fd().and_then(|fd| socket::send_now(fd, &message, &[])).is_ok() {
-                book.asked.insert(number, unknown);
+                book.asked.insert(number, (unknown, now + NAMED_WITHIN));
                 request = Some(number);
             }
         }
         let template = Mutex::new(request.map(|_| template.clone()));
-        Arc::new(Names { desk: desk.clone(), request, until: Instant::now() + NAMED_WITHIN, template })
+        Arc::new(Names { desk: desk.clone(), request, until: now + NAMED_WITHIN, template })
     }
 
     /// Takes the answers that have come.
@@ -105,7 +109,7 @@ impl Desk {
                 Ok(n) if n >= 4 => {
                     let mut rest = &bytes[4..n];
                     let number = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
-                    let Some(asked) = book.asked.remove(&number) else { continue };
+                    let Some((asked, _)) = book.asked.remove(&number) else { continue };
                     if book.known.len() + asked.len() > MAX_KNOWN {
                         book.known.clear();
                     }
