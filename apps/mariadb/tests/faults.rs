@@ -22,8 +22,9 @@ impl Scene {
         Some(Scene { since: started(server.pid()), server, bystander, next_row: 0 })
     }
 
-    /// The task has this fault, and the log gets a line of a failed run with this event. On a loaded
-    /// machine a run may meet its deadline before it comes to its fault: then another has it.
+    /// The task has this fault, and the log gets a line of a failed run with this event. On a
+    /// loaded machine a run may meet its deadline before it comes to its fault: then another has
+    /// it.
     fn fails(&self, fault: &str, event: &str) {
         let logged = self.server.log().len();
         let is_logged = || {
@@ -119,7 +120,8 @@ fn bug_28523042_an_assertion_that_fails_on_a_deadlock() {
     let Some(mut scene) = Scene::begin() else { return };
     scene.under_load(|scene| {
         // On a loaded machine a run may meet its deadline before it comes to the assertion.
-        let crashes = |scene: &Scene| scene.server.log().matches("crashed: SIGABRT in report_cycles (search.c:").count();
+        let crashes =
+            |scene: &Scene| scene.server.log().matches("crashed: SIGABRT in report_cycles (search.c:").count();
         for _ in 0..10 {
             let failed = scene.server.state("failed");
             scene.server.fault("assert");

@@ -123,7 +123,8 @@ fn settings_reloaded() {
     let before = cluster.state("scans");
     wait_until("scans go on", || cluster.state("scans") > before + 5);
     let began = std::time::Instant::now();
-    assert_eq!(cluster.fault("hang"), "not done at its deadline");
+    let event = cluster.fault("hang");
+    assert!(event.starts_with("not done at its deadline"), "{event}");
     assert!(began.elapsed() < std::time::Duration::from_secs(20), "the new deadline counts: {:?}", began.elapsed());
     // The server's setting is the administrator's.
     cluster.reload_with("deadlock_timeout = 3s");

@@ -271,6 +271,34 @@ fn limits() -> Vec<Row> {
             needed: false,
         }
         .row(sched::probe(), ""),
+        About {
+            group: LIMITS,
+            name: "orbits are killed first",
+            used_for: "the kernel, out of memory, kills an orbit (oom_score_adj 1000) and not this program",
+            instead: "the limit of memory that each orbit has below the room that is left",
+            to_do: "mount /proc, set the library up before giving up root; give this program an oom_score_adj below \
+                1000 (systemd: OOMScoreAdjust=)",
+            needed: false,
+        }
+        .row(tries::killed_first(), ""),
+        About {
+            group: LIMITS,
+            name: "memory.oom.group is 0",
+            used_for: "the kernel, when a control group is out of memory, kills one process and not the whole group",
+            instead: "the limit of memory that each orbit has below the room that is left",
+            to_do: "write 0 to memory.oom.group of the group (systemd: OOMPolicy=continue or stop in place of kill)",
+            needed: false,
+        }
+        .row(tries::killed_alone(), ""),
+        About {
+            group: LIMITS,
+            name: "systemd's OOMPolicy",
+            used_for: "the service goes on when the kernel has killed an orbit of it for want of memory",
+            instead: "the limit of memory that each orbit has below the room that is left",
+            to_do: "OOMPolicy=continue in the unit",
+            needed: false,
+        }
+        .row(tries::goes_on_after_a_kill(), ""),
     ]
 }
 

@@ -1,11 +1,13 @@
 //! Facilities tried as no other part of the house uses them: reading another process, loading BPF,
 //! probes. Each try undoes what it did.
 
+use orbit_linux::cgroup::Enclosing;
 use orbit_linux::process::{self, RawChild};
-use orbit_linux::{Support, bpf, perf, remote, signals};
+use orbit_linux::{Support, bpf, perf, pidfd, remote, signals};
 use std::ffi::CStr;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::process::Command;
 
 /// A child that does nothing until it is dropped.
 struct Sleeper {
@@ -122,4 +124,88 @@ pub fn seals() -> Support {
         }
     });
     answer("memfd seals", tried)
+}
+
+/// A process that this one makes can be marked as the first to be killed when the kernel is out of
+/// memory, and is one rather than this one.
+pub fn killed_first() -> Support {
+    const OWN: &str = "/proc/self/oom_score_adj";
+    let own = match std::fs::read_to_string(OWN) {
+        Ok(own) => own,
+        Err(error) => return Support::No(format!("{OWN}: {error}")),
+    };
+    if own.trim() == "1000" {
+        return Support::No("oom_score_adj of this program is 1000 itself: nothing is killed before it".to_owned());
+    }
+    // SAFETY: the child makes system calls, allocates nothing and ends.
+    match unsafe { process::raw_fork(0) } {
+        Ok(None) => process::end(i32::from(process::be_killed_first().is_err())),
+        Ok(Some(child)) => {
+            let ended = match &child.pidfd {
+                Some(fd) => pidfd::wait(fd.as_fd(), false).ok().flatten().map(|ended| ended.status),
+                None => {
+                    process::wait_child(child.pid);
+                    None
+                }
+            };
+            match ended {
+                Some(0) => Support::Yes,
+                _ => Support::No(format!("a child cannot write {OWN}")),
+            }
+        }
+        Err(error) => Support::No(format!("making a child: {error}")),
+    }
+}
+
+/// No control group around this process is killed as a whole.
+pub fn killed_alone() -> Support {
+    match Enclosing::all().into_iter().find(Enclosing::is_killed_as_a_whole) {
+        Some(group) => Support::No(format!(
+            "memory.oom.group of {} is 1: the kernel kills this program together with an orbit",
+            group.dir().display()
+        )),
+        None => Support::Yes,
+    }
+}
+
+/// The unit of systemd that this process is in, if any, is not stopped when one process of it was
+/// killed for want of memory.
+pub fn goes_on_after_a_kill() -> Support {
+    let groups = orbit_linux::procfs::own_text("cgroup").unwrap_or_default();
+    let Some(unit) = unit_of(&groups) else { return Support::Yes };
+    let asked = Command::new("systemctl").args(["show", "--value", "--property=OOMPolicy", "--", unit]).output();
+    let policy = match asked {
+        Ok(output) if output.status.success() => String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+        Ok(output) => return Support::No(format!("{unit}: systemctl says {}", output.status)),
+        Err(error) => return Support::No(format!("{unit}: systemctl: {error}")),
+    };
+    policy_allows(unit, &policy)
+}
+
+fn policy_allows(unit: &str, policy: &str) -> Support {
+    match policy {
+        "continue" => Support::Yes,
+        "stop" => Support::No(format!("OOMPolicy of {unit} is stop: systemd stops the service after such a kill")),
+        other => Support::No(format!("OOMPolicy of {unit} is \"{other}\": the service ends with such a kill")),
+    }
+}
+
+/// The innermost service or scope in the text of `/proc/PID/cgroup`.
+fn unit_of(groups: &str) -> Option<&str> {
+    let paths = groups.lines().filter_map(|line| line.splitn(3, ':').nth(2));
+    paths.flat_map(|path| path.rsplit('/')).find(|part| part.ends_with(".service") || part.ends_with(".scope"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_and_their_policies() {
+        assert_eq!(unit_of("1:name=systemd:/system.slice/a.service/x\n0::/\n"), Some("a.service"));
+        assert_eq!((unit_of("0::/user.slice\n"), unit_of("")), (None, None));
+        assert!(policy_allows("a.service", "continue").is_yes());
+        assert!(policy_allows("a.service", "stop").reason().is_some_and(|why| why.contains("a.service is stop")));
+        assert!(policy_allows("a.service", "kill").reason().is_some_and(|why| why.contains("kill")));
+    }
 }

@@ -5,7 +5,7 @@ use std::process::{Command, Output};
 
 use serde_json::Value;
 
-const FACILITIES: [&str; 31] = [
+const FACILITIES: [&str; 34] = [
     "mappings, futex, sockets",
     "clone with a pidfd",
     "pidfd",
@@ -21,6 +21,9 @@ const FACILITIES: [&str; 31] = [
     "control group: CPU",
     "rlimits",
     "affinity, nice, schedstat",
+    "orbits are killed first",
+    "memory.oom.group is 0",
+    "systemd's OOMPolicy",
     "perf: task clock",
     "perf: instructions",
     "perf: breakpoints",
@@ -79,6 +82,19 @@ fn as_this_user() {
     let text = String::from_utf8(output.stdout).expect("UTF-8");
     assert!(FACILITIES.iter().all(|name| text.contains(name)), "{text}");
     assert!(!text.contains('\x1b'), "no colours into a pipe: {text:?}");
+}
+
+/// A program that the kernel kills first itself learns it.
+#[test]
+fn at_the_highest_oom_score() {
+    let mut command = Command::new("sh");
+    let orbit = env!("CARGO_BIN_EXE_orbit");
+    command.args(["-c", &format!("echo 1000 > /proc/self/oom_score_adj; exec '{orbit}' doctor \"$@\""), "doctor"]);
+    command.current_dir("/");
+    let report = checked(command);
+    let rows = report["facilities"].as_array().expect("rows");
+    let row = rows.iter().find(|row| row["name"] == "orbits are killed first").expect("its row");
+    assert!(row["there"] == false && row["why"].as_str().is_some_and(|why| why.contains("1000")), "{row}");
 }
 
 #[test]

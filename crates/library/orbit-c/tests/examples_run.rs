@@ -3,11 +3,11 @@
 
 mod common;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use common::{Scratch, must, needs, run, sources};
+use common::{Scratch, must, needs, package, run, sources};
 
 const LIMIT: Duration = Duration::from_secs(240);
 const DEADLOCK: &str = "../../../examples/c/deadlock.c";
@@ -124,6 +124,76 @@ fn the_address_sanitizer_finds_nothing() {
             assert_eq!(number(&text, "of 24"), 24, "{fault}:\n{text}");
         }
     }
+}
+
+/// What each of the programs in other languages prints: sums, a crash of the task, the next sum.
+fn sums_and_survives(command: &mut Command) {
+    let text = must(command, LIMIT);
+    let lines: Vec<_> = text.lines().collect();
+    assert_eq!((lines.len(), &lines[..3]), (5, &["sum 10", "sum 21", "sum 33"][..]), "{text}");
+    assert!(lines[3].starts_with("crashed: SIGSEGV at 0x0") && lines[4] == "sum 33", "{text}");
+}
+
+/// The options by which C in another language's program finds the library.
+fn flags(scratch: &Scratch) -> [String; 2] {
+    let lib = scratch.library();
+    let lib = lib.display();
+    [format!("-I{}", package().join("include").display()), format!("-L{lib} -lorbit -Wl,-rpath,{lib}")]
+}
+
+fn example(name: &str) -> PathBuf {
+    package().join("../../../examples").join(name)
+}
+
+#[test]
+fn a_task_in_python_beside_threads() {
+    if !sources() || !needs("python3") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let shim = scratch.0.join("libshim.so");
+    must(Command::new("cc").args(["-shared", "-fPIC", "-o"]).arg(&shim).arg(example("python/shim.c")), LIMIT);
+    let library = scratch.library().join("liborbit.so.0");
+    sums_and_survives(Command::new("python3").arg(example("python/sum.py")).arg(library).arg(shim));
+}
+
+#[test]
+fn a_task_beside_go() {
+    if !sources() || !needs("go") {
+        return;
+    }
+    let scratch = Scratch::new();
+    let program = scratch.0.join("sum");
+    let [include, link] = flags(&scratch);
+    let mut build = Command::new("go");
+    build.args(["build", "-o"]).arg(&program).arg(example("go/sum.go"));
+    must(build.env("CGO_CFLAGS", include).env("CGO_LDFLAGS", link).env("CGO_ENABLED", "1"), LIMIT);
+    sums_and_survives(&mut Command::new(program));
+}
+
+#[test]
+fn a_task_beside_java() {
+    if !sources() || !needs("javac") || !needs("java") {
+        return;
+    }
+    let javac = std::env::split_paths(&std::env::var_os("PATH").unwrap_or_default())
+        .find_map(|directory| directory.join("javac").canonicalize().ok())
+        .expect("it was found before");
+    let include = javac.ancestors().nth(2).expect("the JDK").join("include");
+    if !include.join("jni.h").is_file() {
+        println!("SKIP: needs jni.h");
+        return;
+    }
+    let scratch = Scratch::new();
+    let library = scratch.0.join("libsum.so");
+    let [ours, link] = flags(&scratch);
+    let mut compiler = Command::new("cc");
+    compiler.args(["-shared", "-fPIC", "-g", "-O1", "-Wall", "-Wextra", "-Werror", "-o"]).arg(&library);
+    compiler.arg(example("java/sum_jni.c")).arg(ours).args(link.split(' '));
+    compiler.arg(format!("-I{}", include.display())).arg(format!("-I{}", include.join("linux").display()));
+    must(&mut compiler, LIMIT);
+    must(Command::new("javac").arg("-d").arg(&scratch.0).arg(example("java/Sum.java")), LIMIT);
+    sums_and_survives(Command::new("java").args(["-XX:-UsePerfData", "-cp"]).arg(&scratch.0).arg("Sum").arg(&library));
 }
 
 /// Every kind, and every step.

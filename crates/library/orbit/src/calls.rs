@@ -219,9 +219,10 @@ impl Inner {
             };
             let turn = if idle { None } else { Some(number) };
             let began = Instant::now();
+            let first = self.runtime.config.killed_first;
             // SAFETY: the parts lie in areas and aliases that this process maps now; the copier has
             // its own copies.
-            let started = unsafe { copier::start(&gathered.parts, slot, &process.up, turn) };
+            let started = unsafe { copier::start(&gathered.parts, slot, &process.up, turn, first) };
             no_copier = started.is_err();
             let started = started?;
             costs::cloned(began.elapsed());

@@ -73,12 +73,19 @@ impl Copier {
 }
 
 /// Clones main as a copier of these parts for this slot's call. With `turn`, it waits until the
-/// orbit has begun that call; without, the orbit is idle and it copies at once.
+/// orbit has begun that call; without, the orbit is idle and it copies at once. `killed_first`: the
+/// kernel kills it before main when it is out of memory, where this process may ask for that.
 ///
 /// # Safety
 /// Source ranges are readable and destination ranges writable, shared with the orbit, for as long
 /// as the copier lives (its own address space keeps them so).
-pub(crate) unsafe fn start(parts: &[Part], slot: &Slot, up: &Up, turn: Option<u32>) -> Result<Copier> {
+pub(crate) unsafe fn start(
+    parts: &[Part],
+    slot: &Slot,
+    up: &Up,
+    turn: Option<u32>,
+    killed_first: bool,
+) -> Result<Copier> {
     let main = std::process::id() as i32;
     // A filter may deny it: then a copier that copies would pass for one that has ended.
     process::can_reap().map_err(|denied| Error::system("a copier's end is asked for with wait4", denied))?;
@@ -106,6 +113,9 @@ pub(crate) unsafe fn start(parts: &[Part], slot: &Slot, up: &Up, turn: Option<u3
         } else if descriptors::keep_only_unshared(&keep).is_err() {
             // No memory for a table of its own. The orbit learns not to wait.
             process::end(1);
+        }
+        if killed_first {
+            let _ = process::be_killed_first();
         }
         // SAFETY: the caller's word on the ranges.
         unsafe { copy(parts, slot, up, turn, main) }

@@ -73,7 +73,7 @@ impl Desk {
         let desk = &template.desk;
         let mut book = desk.book();
         let now = Instant::now();
-        // Of crashes that nobody looked at, whose answers nobody has taken.
+        // Of crashes that nobody asked about, whose answers nobody has taken.
         desk.receive(&mut book);
         book.asked.retain(|_, (_, until)| *until > now);
         let mut unknown: Vec<u64> = lookups(addresses).filter(|at| !book.known.contains_key(at)).collect();

@@ -106,6 +106,21 @@ fn a_call_whose_copier_dies_ends_and_the_next_sees_all() {
 }
 
 #[test]
+fn the_kernel_kills_a_copier_before_main() {
+    let _alone = alone();
+    let score = |pid: i32| std::fs::read_to_string(format!("/proc/{pid}/oom_score_adj")).unwrap_or_default();
+    let own = score(std::process::id() as i32);
+    let orbit = Orbit::new("spared", first_word).expect("orbit");
+    let (area, base) = area(256);
+    // SAFETY: an object of the area.
+    unsafe { base.write_volatile(41) };
+    let (future, copier) = held(&orbit, &area, base);
+    assert!(common::eventually(|| score(copier).trim() == "1000"), "{}", score(copier));
+    assert_eq!(score(std::process::id() as i32), own, "main keeps its own");
+    assert_eq!(future.wait_timeout(PATIENCE).expect("an end"), Outcome::Returned(41));
+}
+
+#[test]
 fn handlers_of_the_program_run_in_no_copier() {
     let _alone = alone();
     static RUNS: AtomicPtr<AtomicU64> = AtomicPtr::new(std::ptr::null_mut());

@@ -35,7 +35,7 @@ impl Scratch {
     }
 
     /// The names that programs link by, in `lib` of this directory.
-    fn library(&self) -> PathBuf {
+    pub fn library(&self) -> PathBuf {
         let lib = self.0.join("lib");
         if !lib.exists() {
             fs::create_dir(&lib).expect("a directory");
