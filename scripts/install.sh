@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what `make build` made: the orbit command, the C library and the one for sections (rmk.h) with headers and pkg-config files,
-# man pages, licences.
+# manual pages and shell completions of all commands, licences.
 #
 #   PREFIX=/usr/local DESTDIR= scripts/install.sh
 #
@@ -55,11 +55,16 @@ for name in orbit rmk_section; do
     put 644 lib "$built/lib$name.a"
 done
 put 644 include crates/library/orbit-c/include/*.h crates/library/orbit-c/include/*.hpp crates/watch/section/include/*.h*
-for section in 1 3 7; do
-    for page in $(find crates tools man -name "*.$section" -path '*man*' 2>/dev/null | sort); do
-        put 644 "share/man/man$section" "$page"
-    done
-done
+put 644 share/man/man3 crates/library/orbit-c/man/orbit.3
+# Manual pages and completions are made from the commands' own arguments.
+made=$(mktemp -d)
+trap 'rm -rf "$made"' EXIT
+"$built/orbit" generate man "$made/man"
+"$built/orbit" generate completions "$made/completions"
+put 644 share/man/man1 "$made"/man/*.1
+put 644 share/bash-completion/completions "$made/completions/bash/orbit"
+put 644 share/zsh/site-functions "$made/completions/zsh/_orbit"
+put 644 share/fish/vendor_completions.d "$made/completions/fish/orbit.fish"
 put 644 share/doc/orbit LICENSE-MIT LICENSE-APACHE CHANGELOG.md README.md
 
 mkdir -p "$lib/pkgconfig"

@@ -8,6 +8,7 @@
 mod analyse;
 mod bench;
 mod doctor;
+mod generate;
 mod hijack;
 mod pins;
 mod ps;
@@ -15,7 +16,7 @@ mod terminal;
 mod top;
 mod view;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 use orbit_console::out;
 use orbit_keep as keep;
 use orbit_service as service;
@@ -71,6 +72,10 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    let mut words = std::env::args_os().skip(1);
+    if words.next().is_some_and(|name| name == "generate") {
+        return out::exit_code(generate::run(Args::command(), words));
+    }
     let args = match Args::try_parse() {
         Ok(args) => args,
         // A program may end with 2 itself.
