@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Judges the links of all documents, and the table of contents of the book.
 
-    scripts/links.py           checks; the last line says what was found
+    scripts/links.py                checks; the last line says what was found
+    scripts/links.py --book FOLDER  copies docs/ there, for mdBook: links to files outside of it, which a book has no page
+                                    for, become names of files
 
 A link within the project names a file that there is, and a heading of it (`#like-this`, as forges write them). Each page in
 docs/ is in docs/SUMMARY.md, which mdBook makes the book from (`make docs`), exactly once. Links to other hosts are not followed. Whether
@@ -10,6 +12,7 @@ the commands that documents show are accepted is a test of the command (crates/c
 
 import pathlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -76,7 +79,28 @@ def contents():
             yield f"docs/SUMMARY.md: {page.relative_to(ROOT)} is not a page of docs/: mdBook does not show it"
 
 
+def copy(folder):
+    """Copies the book's pages, with links out of it as text."""
+    shutil.copytree(BOOK, folder, dirs_exist_ok=True)
+    for page in pathlib.Path(folder).rglob("*.md"):
+        original = BOOK / page.relative_to(folder)
+
+        def named(link):
+            path = link.group(1).partition("#")[0]
+            to = (original.parent / path).resolve()
+            if re.match(r"[a-z]+:", path) or not path or BOOK in [to, *to.parents]:
+                return link.group(0)
+            text = link.group(0).lstrip("!")[1:].rpartition("](")[0]
+            name = str(to.relative_to(ROOT))
+            return f"`{name}`" if text.strip("`") in name else f"{text} (`{name}`)"
+
+        page.write_text(LINK.sub(named, page.read_text(encoding="utf-8")), encoding="utf-8")
+
+
 def main():
+    if sys.argv[1:2] == ["--book"]:
+        copy(sys.argv[2])
+        return 0
     command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "*.md"]
     names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\n")
     pages = [ROOT / name for name in names if name and (ROOT / name).exists()]
