@@ -2,14 +2,14 @@
 //! of the paper), against handing work to a thread, writing the dirty pages to a process, and fork.
 
 use super::machine;
-use super::memory::{Ballast, Field, PAGE, settle};
+use super::memory::{Ballast, Field, PAGE, Twin, settle};
 use super::plot::{Chart, Series};
 use super::reach::{Reach, ratio};
 use super::row::Measured;
 use super::rivals::{self, Echo, Hand, Piped, Places, Sleeper};
 use super::stats::{Samples, Shuffle, Summary, median};
 use super::{Bench, Common, Progress};
-use orbit::{Engine, Limits, Orbit};
+use orbit::{CallOptions, Engine, Limits, Orbit};
 use orbit_console::out::{self, Align, Failure, PLAIN, Table};
 use serde::Serialize;
 use std::ffi::{c_long, c_void};
@@ -33,10 +33,15 @@ const FOOTPRINT: u64 = 32 << 20;
 pub struct Args {
     #[command(flatten)]
     common: Common,
-    /// How written pages are found: auto, track, compare, copy, fork, mprotect; or `all` for a row
+    /// How written pages are found: auto, track, compare, copy, fork, share; or `all` for a row
     /// each.
     #[arg(long, default_value = "auto", value_parser = parse_engines)]
     engine: Engines,
+    /// Measures areas of these sizes (64MiB, 8GiB) in place of the usual ones, with 64 pages, one
+    /// in a hundred, and all of them dirty. Takes three times as much memory as the largest; engine
+    /// share as much again as is dirty. Fork is measured with as much plain memory then.
+    #[arg(long, value_delimiter = ',', value_parser = parse_area)]
+    area: Vec<usize>,
 }
 
 /// The engines to measure.
@@ -48,6 +53,20 @@ fn parse_engines(name: &str) -> Result<Engines, String> {
         return Ok(Engines(vec![Engine::Auto, Engine::Track, Engine::Compare, Engine::Copy]));
     }
     name.parse().map(|engine| Engines(vec![engine])).map_err(|error: orbit::Error| error.to_string())
+}
+
+/// Whole pages of an area, from `4KiB` on.
+fn parse_area(text: &str) -> Result<usize, String> {
+    let wrong = || format!("\"{text}\" is no size of an area: say so many KiB, MiB or GiB, as 512MiB or 8GiB");
+    let at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+    let unit = match &text[at..] {
+        "KiB" => KIB,
+        "MiB" => MIB,
+        "GiB" => 1 << 30,
+        _ => return Err(wrong()),
+    };
+    let bytes = text[..at].parse::<usize>().ok().and_then(|number| number.checked_mul(unit)).ok_or_else(wrong)?;
+    if bytes == 0 || !bytes.is_multiple_of(PAGE) { Err(wrong()) } else { Ok(bytes) }
 }
 
 /// One row of the result.
@@ -88,6 +107,11 @@ struct Case {
 }
 
 impl Case {
+    /// Whether fork is measured beforehand, with plain memory.
+    fn is_large(&self) -> bool {
+        self.engine == Engine::Share || self.area_bytes > 256 * MIB
+    }
+
     fn all_dirty(&self) -> bool {
         self.dirty_pages * PAGE == self.area_bytes
     }
@@ -144,7 +168,10 @@ pub fn run(args: &Args) -> out::Done {
     let rivals = Rivals { hand: Hand::start(&places)?, echo: Echo::start(&places)?, piped, places };
     let mut ballast = Ballast::none();
     ballast.fill_up_to(FOOTPRINT)?;
-    let cases = cases(&args.engine.0, args.common.quick);
+    let cases = match &*args.area {
+        [] => cases(&args.engine.0, args.common.quick),
+        sizes => cases_of(&args.engine.0, sizes),
+    };
     let mut rows = Vec::new();
     let progress = Progress::new(cases.len());
     for (nth, case) in cases.iter().enumerate() {
@@ -182,7 +209,27 @@ fn cases(engines: &[Engine], quick: bool) -> Vec<Case> {
     cases
 }
 
+/// Those of areas that were asked for.
+fn cases_of(engines: &[Engine], sizes: &[usize]) -> Vec<Case> {
+    let dirty = |pages: usize| [64.min(pages), pages.div_ceil(100), pages];
+    let of = |engine: Engine, area_bytes: usize| {
+        let mut dirty = Vec::from(dirty(area_bytes / PAGE));
+        dirty.sort_unstable();
+        dirty.dedup();
+        dirty.into_iter().map(move |dirty_pages| Case { area_bytes, dirty_pages, engine, awake: false })
+    };
+    engines.iter().flat_map(|&engine| sizes.iter().flat_map(move |&bytes| of(engine, bytes))).collect()
+}
+
 fn measure(case: &Case, rivals: &Rivals, quick: bool) -> Result<Row, Failure> {
+    let mut times = Times::default();
+    if case.is_large() {
+        // The area's memory is not as other memory for a fork: as much of the usual kind is.
+        let _twin = Twin::new(case.area_bytes)?;
+        for _ in 0..4 {
+            times.fork.add(rivals::fork()?);
+        }
+    }
     let limits = rivals.places.others().map_or(Limits::new(), |cpu| Limits::new().cpus([cpu]));
     let orbit = Orbit::builder("bench-call").entry(nothing).limits(limits).build()?;
     orbit.wait_ready(Duration::from_secs(20))?;
@@ -206,7 +253,7 @@ fn measure(case: &Case, rivals: &Rivals, quick: bool) -> Result<Row, Failure> {
     }
     // The first turn does not count, of nobody.
     run.round(0)?;
-    run.times = Times::default();
+    run.times = times;
     let copiers = run.orbit.stats().copiers;
     let (least, most, budget) = if quick { (5, 60, 1.0) } else { (8, 400, 5.0) };
     let began = Instant::now();
@@ -254,7 +301,7 @@ impl Run<'_> {
     /// a fork leaves behind (pages to be copied or marked at the next write) is fork's affair: a
     /// round that does not count follows it.
     fn round(&mut self, round: usize) -> Result<(), Failure> {
-        if round % 4 == 1 {
+        if round % 4 == 1 && !self.case.is_large() {
             self.field.write(&self.pages);
             self.rivals.places.hold(false);
             self.times.fork.add(rivals::fork()?);
@@ -345,16 +392,28 @@ impl Run<'_> {
 
     fn call_async(&mut self) -> Result<(), Failure> {
         let began = Instant::now();
-        let call = self.orbit.call_async(&[&self.field.area], &[])?;
+        let call = match self.quiet() {
+            Some(quiet) => self.orbit.call_async_with(&[&self.field.area], &[], &quiet)?,
+            None => self.orbit.call_async(&[&self.field.area], &[])?,
+        };
         self.times.call_async.add(began.elapsed());
         self.check(&call.wait()?)
     }
 
     fn call_sync(&mut self) -> Result<(), Failure> {
         let began = Instant::now();
-        let outcome = self.orbit.call(&[&self.field.area], &[])?;
+        let outcome = match self.quiet() {
+            Some(quiet) => self.orbit.call_with(&[&self.field.area], &[], &quiet)?,
+            None => self.orbit.call(&[&self.field.area], &[])?,
+        };
         self.times.call_sync.add(began.elapsed());
         self.check(&outcome)
+    }
+
+    /// For a shared area: this thread alone writes to it.
+    fn quiet(&self) -> Option<CallOptions> {
+        // SAFETY: the other threads of this program, and its children, have nothing of the field.
+        (self.case.engine == Engine::Share).then(|| unsafe { CallOptions::new().quiet() })
     }
 
     fn check(&self, outcome: &orbit::Outcome) -> Result<(), Failure> {
@@ -541,5 +600,22 @@ fn chart(rows: &[Row]) -> Chart {
             of("pipe, few dirty", false, |row| row.pipe_us),
             of("fork", true, |row| row.fork_us),
         ],
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_of_areas() {
+        assert_eq!(parse_area("8GiB"), Ok(8 << 30));
+        assert_eq!(parse_area("4KiB"), Ok(PAGE));
+        for wrong in ["", "8", "GiB", "1KiB", "0MiB", "8gb", "99999999999999GiB"] {
+            assert!(parse_area(wrong).is_err_and(|text| text.contains("512MiB")), "{wrong}");
+        }
+        let cases = cases_of(&[Engine::Share], &[8 << 30, 64 << 10]);
+        let dirty: Vec<usize> = cases.iter().map(|case| case.dirty_pages).collect();
+        assert_eq!(dirty, [64, 20_972, 2 << 20, 1, 16]);
     }
 }
