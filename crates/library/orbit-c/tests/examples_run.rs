@@ -1,5 +1,5 @@
 //! The examples end well by themselves: the deadlock detector with each kind of fault at each step,
-//! and what delegates save.
+//! what delegates save, and audits of a large index.
 
 mod common;
 
@@ -86,6 +86,22 @@ fn delegates_make_calls_smaller() {
         line.split_whitespace().rev().nth(2).and_then(|n| n.parse().ok()).expect("a number")
     };
     assert!(pages("delegates") * 10.0 < pages("whole structs"), "{text}");
+}
+
+/// 4 GiB with `ORBIT_TEST_FULL=1`.
+#[test]
+fn audits_of_an_index_that_grows_are_right() {
+    if !sources() {
+        return;
+    }
+    let scratch = Scratch::new();
+    let program = scratch.compile("audit", &["../../../examples/cpp/audit.cpp"], &[]);
+    assert!(must(Command::new(&program).arg("--help"), LIMIT).contains("MIB"));
+    assert_eq!(run(Command::new(&program).arg("3"), LIMIT).code, Some(2));
+    let (mib, limit) = if std::env::var_os("ORBIT_TEST_FULL").is_some() { ("4096", 20 * LIMIT) } else { ("48", LIMIT) };
+    let text = must(Command::new(&program).arg(mib), limit);
+    assert!(number(&text, "records") > 1_000_000 && number(&text, "audits") > 2, "{text}");
+    assert_eq!(number(&text, "wrong"), 0, "{text}");
 }
 
 #[test]
