@@ -76,6 +76,7 @@ pub mod open_file;
 pub mod pagemap;
 pub mod perf;
 pub mod pidfd;
+pub mod pinned;
 pub mod poll;
 pub mod pressure;
 pub mod process;

@@ -164,18 +164,6 @@ pub fn thread_count() -> io::Result<usize> {
         .ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "/proc/self/status has no Threads line"))
 }
 
-/// Whether the calling process has an io_uring open: the kernel may write to its memory at any
-/// return from a system call then, without a thread that does.
-///
-/// # Errors
-/// Those of reading `/proc/self/fd`.
-pub fn has_io_uring() -> io::Result<bool> {
-    let is_ring = |link: std::path::PathBuf| link.as_os_str() == "anon_inode:[io_uring]";
-    // One that is closed meanwhile is none.
-    let links = std::fs::read_dir("/proc/self/fd")?.filter_map(|entry| std::fs::read_link(entry.ok()?.path()).ok());
-    Ok(links.into_iter().any(is_ring))
-}
-
 /// Whether two threads work on the same memory: those of one process, and of processes made with
 /// `CLONE_VM`, as by `vfork`.
 ///

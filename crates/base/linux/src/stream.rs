@@ -57,6 +57,21 @@ pub fn read(fd: BorrowedFd<'_>, bytes: &mut [u8]) -> io::Result<usize> {
     crate::check(n as libc::c_long).map(|n| n as usize)
 }
 
+/// Reads some bytes of a file from an offset on; 0 at its end. Async-signal-safe.
+///
+/// # Errors
+/// Those of `pread(2)`: `EBADF`, `ESPIPE`, `EIO`.
+pub fn read_at(fd: BorrowedFd<'_>, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
+    loop {
+        // SAFETY: the bytes are live for the call, which writes at most as many.
+        let n = unsafe { libc::pread(fd.as_raw_fd(), bytes.as_mut_ptr().cast(), bytes.len(), offset as libc::off_t) };
+        match crate::check(n as libc::c_long) {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            read => return read.map(|n| n as usize),
+        }
+    }
+}
+
 /// Bytes that wait to be read; `None` where the object does not know.
 pub fn bytes_waiting(fd: BorrowedFd<'_>) -> Option<u64> {
     let mut n = 0i32;

@@ -196,7 +196,9 @@ fn tracking() -> Vec<Row> {
         About {
             group: TRACKING,
             name: "moving page tables of files",
-            used_for: "engine `share`, for areas that ask for it: a call sends nothing, whatever the size",
+            used_for: "engine `share`, for areas that ask for it: a call sends nothing, whatever the size (`auto` \
+                never \
+                chooses it: docs/limits.md says why)",
             instead: "engine `track`: written pages are sent",
             to_do: "Linux 5.13 or later (6.7, with PAGEMAP_SCAN, to be fast); a seccomp profile that allows mremap",
             needed: false,

@@ -347,9 +347,9 @@ int orbit_stats(struct orbit *orbit, struct orbit_counters *stats);
 /* ---- areas and objects (section 4.3) --------------------------------------------------------- */
 
 /* How an area's written pages are found. All mean the same; they differ in cost and in what they
- * need. But TRACK, and so AUTO and FORK, and MPROTECT do not see what the kernel or a device writes
- * to pages that it holds pinned, without a fault: registered buffers of io_uring, RDMA,
- * asynchronous O_DIRECT reads. Take COMPARE or COPY for areas that are written so. */
+ * need. But TRACK, and so AUTO and FORK, do not see what the kernel or a device writes to pages
+ * that it holds pinned, without a fault: registered buffers of io_uring, RDMA, asynchronous
+ * O_DIRECT reads. Take COMPARE or COPY for areas that are written so. */
 enum orbit_engine {
     ORBIT_ENGINE_AUTO = 0,    /* chosen by size and by what the kernel offers */
     /* userfaultfd and PAGEMAP_SCAN (Linux 6.7); EOPNOTSUPP where they are not available */
@@ -359,22 +359,20 @@ enum orbit_engine {
     ORBIT_ENGINE_COPY = 3,
     /* as AUTO, and a one-shot child sends them: for calls that change very much */
     ORBIT_ENGINE_FORK = 4,
-    /* by SIGSEGV: system calls that write into the area may fail with EFAULT, and the kernel ends a
-     * program of which a thread writes with SIGSEGV blocked; an area that is destroyed leaves a bit
-     * for each of its pages behind, and 100 bytes, for good */
-    ORBIT_ENGINE_MPROTECT = 5,
     /* The area's memory is a file that orbits map too: a call sends nothing and takes about 0.1 ms
      * whatever the size, and there is one copy of what neither side has written since. Linux 5.13,
      * 6.7 to be fast. Only when asked for:
      * - What main wrote during calls is merged at the next call that finds none in flight, if main
      *   has one thread and no io_uring, or the call says ORBIT_QUIET; or by orbit_area_merge. Else
      *   calls send it: ENOSPC when that is more than the orbit's log holds.
-     * - What the kernel or a device writes to pinned pages across a call is lost for main.
+     * - No O_DIRECT input into the area may be on its way at a call: main would lose it. Buffers
+     *   there that an io_uring has registered, or pinned memory of an unknown place, fail the call.
      * - madvise(MADV_DONTNEED) does not zero there; freed memory goes back to the kernel with the
      *   area; no locks between processes (PTHREAD_PROCESS_SHARED) there.
-     * - A child of fork() has the area as ordinary memory; the next merge after a fork copies the
-     *   whole area. A child of a raw clone does not have it: touching it is a SIGSEGV. vfork,
-     *   posix_spawn and system are as ever.
+     * - A child of fork() has the area as ordinary memory; after a fork the library copies the
+     *   whole area beside main's work, about a second a GiB. Until then calls send what main wrote;
+     *   one for which that is too much waits. A child of a raw clone does not have the area:
+     *   touching it is a SIGSEGV. vfork, posix_spawn and system are as ever.
      * - EOPNOTSUPP under vm.overcommit_memory=2, ulimit -v, mlockall(MCL_FUTURE), and for adopted
      *   memory. */
     ORBIT_ENGINE_SHARE = 6

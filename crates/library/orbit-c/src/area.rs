@@ -57,8 +57,14 @@ pub struct CAreaInfo {
 }
 
 /// The engines by the numbers that the header gives them.
-const ENGINES: [Engine; 7] =
-    [Engine::Auto, Engine::Track, Engine::Compare, Engine::Copy, Engine::Fork, Engine::Mprotect, Engine::Share];
+const ENGINES: [(c_int, Engine); 6] = [
+    (0, Engine::Auto),
+    (1, Engine::Track),
+    (2, Engine::Compare),
+    (3, Engine::Copy),
+    (4, Engine::Fork),
+    (6, Engine::Share),
+];
 
 /// Objects of C have at least this alignment.
 const ALIGN: usize = 16;
@@ -75,10 +81,9 @@ fn main_only() -> Answer<()> {
 }
 
 fn engine(number: c_int) -> Answer<Engine> {
-    ENGINES
-        .get(number as usize)
-        .copied()
-        .filter(|_| number >= 0)
+    let known = ENGINES.into_iter().find(|(known, _)| *known == number);
+    known
+        .map(|(_, engine)| engine)
         .ok_or_else(|| Failure::invalid(format!("there is no engine number {number}; see enum orbit_engine")))
 }
 
@@ -178,14 +183,14 @@ pub unsafe extern "C" fn orbit_area_get_info(area: *mut COrbitArea, info: *mut C
         given::place(info, "the area's info")?;
         let area: Area = handle::get(area)?;
         let engine = area.engine();
-        let number = ENGINES.iter().position(|&known| known == engine).unwrap_or(0);
+        let number = ENGINES.iter().find(|(_, known)| *known == engine).map_or(0, |(number, _)| *number);
         let value = CAreaInfo {
             base: area.base() as *mut c_void,
             limit: area.limit(),
             used: area.used(),
             objects: area.objects(),
             high_water: area.high_water(),
-            engine: number as c_int,
+            engine: number,
             reserved: 0,
         };
         // SAFETY: the header's contract.

@@ -68,6 +68,7 @@ mod page;
 mod per_process;
 mod pins;
 mod queue;
+mod refills;
 mod replica;
 mod runtime;
 mod shared;

@@ -120,12 +120,18 @@ impl<T: AsFd> Own<T> {
     /// [`Lost`]: its number names nothing any more, or another file.
     pub fn get(&self) -> io::Result<&T> {
         let Some(value) = &self.value else { return Err(io::Error::from_raw_os_error(libc::EBADF)) };
+        self.if_there().ok_or_else(|| io::Error::other(Lost(value.as_fd().as_raw_fd())))
+    }
+
+    /// The same without a reason. Async-signal-safe.
+    pub fn if_there(&self) -> Option<&T> {
+        let value = self.value.as_ref()?;
         let number = value.as_fd().as_raw_fd();
         let registered = REGISTER.get(number as usize).is_none_or(|at| at.load(Ordering::Acquire) == self.serial);
         let is_own = registered
             && descriptors::mark(number) == self.mark
             && descriptors::file_of(number).is_ok_and(|(file, _)| file == self.file);
-        is_own.then_some(value).ok_or_else(|| io::Error::other(Lost(number)))
+        is_own.then_some(value)
     }
 
     /// The descriptor, if it is still there.

@@ -31,6 +31,13 @@ impl<T: Inherit> PerProcess<T> {
         PerProcess { now: AtomicPtr::new(std::ptr::null_mut()) }
     }
 
+    /// The lock of this process, if it has one. Async-signal-safe.
+    pub fn existing(&self) -> Option<&'static RwLock<T>> {
+        // SAFETY: what the pointer was ever set to is a leaked box.
+        let seen: Option<&'static One<T>> = unsafe { self.now.load(Ordering::Acquire).as_ref() };
+        seen.filter(|one| one.process == generation()).map(|one| &one.value)
+    }
+
     /// The lock of this process.
     pub fn lock(&self) -> &'static RwLock<T> {
         let process = generation();

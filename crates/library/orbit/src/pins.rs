@@ -3,7 +3,7 @@
 
 use orbit_linux::signals::Blocked;
 
-use crate::area::{Area, Pin};
+use crate::area::{Area, Merge, Pin};
 use crate::core::{Core, Inner};
 use crate::error::{Error, Kind, Result};
 use crate::log::LogWriter;
@@ -16,12 +16,21 @@ impl Inner {
     /// now. `quiet`: the program says that nothing writes to them.
     pub fn settle_shared(&self, core: &mut Core, areas: &[&Area], quiet: bool) -> Result<()> {
         for area in areas.iter().filter(|area| area.is_shared()) {
-            // A handler of this thread could write as well.
-            let blocked = Blocked::all();
-            // SAFETY: nothing writes to the area, by the program's word, or since this thread is
-            // the only one of the program's and runs no handler. Where it fails, pages are sent.
-            let _ = unsafe { area.merge_if(|| quiet || self.runtime.is_alone()) };
-            drop(blocked);
+            let merge = || {
+                // A handler of this thread could write as well.
+                let _blocked = Blocked::all();
+                // SAFETY: nothing writes to the area, by the program's word, or since this thread
+                // is the only one of the program's and runs no handler.
+                unsafe { area.merge_if(|| quiet || self.runtime.is_alone()) }
+            };
+            // Where it fails, pages are sent.
+            if let Ok(Merge::Filling(refill)) = merge()
+                && core.queue.is_empty()
+                && !self.has_room(core, area)?
+            {
+                // The call would fail. Signals come meanwhile.
+                let _ = refill.fill(Bytes::new(usize::MAX)).map(|()| merge());
+            }
             let memory = area.shared_number()?;
             let stale = core.replicas.iter().position(|r| r.area.id() == area.id() && r.memory != memory);
             if let Some(at) = stale {
@@ -31,6 +40,16 @@ impl Inner {
             }
         }
         Ok(())
+    }
+
+    /// Whether half of the log holds what is not merged of a shared area.
+    fn has_room(&self, core: &mut Core, area: &Area) -> Result<bool> {
+        let mut runs = core.queue.lend_runs();
+        runs.clear();
+        area.unmerged(&mut runs)?;
+        let need = LogWriter::need_for_pages(runs.pages(), runs.runs());
+        core.queue.return_runs(runs);
+        Ok(need <= Bytes::new(core.queue.log_room(&self.down).get() / 2))
     }
 
     /// Takes the snapshot of a shared area: what is to be laid over its memory goes into the log.

@@ -1,7 +1,7 @@
 //! What the library keeps for the whole process: the window, the template, spares, the supervisor's
 //! door, the list of orbits; and what becomes of it when the program forks.
 
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, RawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::thread::JoinHandle;
@@ -377,13 +377,14 @@ impl Runtime {
     }
 
     /// Whether the calling thread is all that writes to the program's memory: beside it there is
-    /// the supervisor alone, and no io_uring, whose results may come at any time.
+    /// the supervisor alone, and no io_uring or context of `io_submit`, whose results may come at
+    /// any time.
     pub fn is_alone(&self) -> bool {
         // In this order: a supervisor that runs afterwards was among those counted.
         let two = orbit_linux::process::thread_count().is_ok_and(|threads| threads == 2);
         two && !self.is_supervisor()
             && lock(&self.supervisor).as_ref().is_some_and(|thread| !thread.is_finished())
-            && orbit_linux::process::has_io_uring().is_ok_and(|has| !has)
+            && orbit_linux::pinned::may_be_written().is_ok_and(|may| !may)
     }
 
     /// Wakes the supervisor.
@@ -399,6 +400,18 @@ impl Runtime {
             for spare in lock(&self.spares).iter() {
                 let _ = spare.channel.as_ref().map(|channel| channel.event.fd().map(eventfd::signal));
             }
+        }
+    }
+
+    /// The same in a handler of a fork: without memory, and without a lock that the thread may
+    /// have. Where one is taken, the supervisor finds the news within a second.
+    pub fn knock_in_fork() {
+        let Some(Ok(slot)) = RUNTIME.existing().map(|slot| slot.try_read()) else { return };
+        if let Some(runtime) = &*slot
+            && let Ok(door) = runtime.door.try_lock()
+            && let Some(door) = door.if_there()
+        {
+            eventfd::signal(door.as_fd());
         }
     }
 

@@ -1,6 +1,7 @@
 //! The supervisor: one thread of main, asleep until an orbit ends, a deadline passes, a start is
 //! due, or a future that somebody watches may have ended. It also makes up for spares that were
-//! taken. Once a second it sees whether the program has closed descriptors that it sleeps on.
+//! taken, and copies memory that a forked child of main's has. Once a second it sees whether the
+//! program has closed descriptors that it sleeps on.
 
 use std::collections::HashMap;
 use std::os::fd::RawFd;
@@ -18,6 +19,7 @@ use crate::core::Inner;
 use crate::error::{Error, Result};
 use crate::life::Next;
 use crate::limits::{LEAST_LEFT, check_again_after};
+use crate::refills::Refills;
 use crate::runtime::Runtime;
 
 /// Starts the thread. It ends when the runtime is dropped or shut down.
@@ -44,6 +46,7 @@ fn supervise(weak: &Weak<Runtime>) {
     let mut starts: HashMap<u64, Instant> = HashMap::new();
     // When to see whether their tasks sleep for ever, by number.
     let mut next_checks: HashMap<u64, Instant> = HashMap::new();
+    let mut refills = Refills::default();
     loop {
         let Some(runtime) = weak.upgrade().filter(|runtime| !runtime.is_closed()) else { return };
         let more_spares = runtime.restock();
@@ -54,6 +57,7 @@ fn supervise(weak: &Weak<Runtime>) {
         let orbits = runtime.orbits();
         let all_buried = runtime.reap_buried();
         runtime.populate_now();
+        let refill_wait = refills.step();
         for orbit in &orbits {
             if orbit.unpopulated.swap(false, Ordering::Relaxed) {
                 orbit.down.populate();
@@ -72,7 +76,7 @@ fn supervise(weak: &Weak<Runtime>) {
         }
         let room_wait = check_room(&runtime, &orbits);
         let (name_fds, names_until) = runtime.give_notices();
-        let mut wait = wait_for(&orbits, &starts, &next_checks).into_iter().chain(room_wait).min();
+        let mut wait = wait_for(&orbits, &starts, &next_checks).into_iter().chain(room_wait).chain(refill_wait).min();
         if more_spares {
             wait = Some(Duration::ZERO);
         } else if becoming {

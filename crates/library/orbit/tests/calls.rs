@@ -42,9 +42,7 @@ fn address(of: *mut i64) -> [u8; 8] {
 
 #[test]
 fn sees_the_latest_state_with_every_engine() {
-    for engine in
-        [Engine::Auto, Engine::Compare, Engine::Copy, Engine::Fork, Engine::Track, Engine::Mprotect, Engine::Share]
-    {
+    for engine in [Engine::Auto, Engine::Compare, Engine::Copy, Engine::Fork, Engine::Track, Engine::Share] {
         let area = match Area::builder("numbers").size(64 << 10).engine(engine).build() {
             Ok(area) => area,
             Err(e) if e.kind() == Kind::Unsupported => {
@@ -66,9 +64,7 @@ fn sees_the_latest_state_with_every_engine() {
 
 #[test]
 fn queued_calls_see_each_its_own_moment() {
-    for engine in
-        [Engine::Auto, Engine::Compare, Engine::Copy, Engine::Fork, Engine::Track, Engine::Mprotect, Engine::Share]
-    {
+    for engine in [Engine::Auto, Engine::Compare, Engine::Copy, Engine::Fork, Engine::Track, Engine::Share] {
         let area = match Area::builder("numbers").size(64 << 10).engine(engine).build() {
             Ok(area) => area,
             Err(e) => {

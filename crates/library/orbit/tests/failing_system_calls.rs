@@ -81,9 +81,7 @@ fn run(engine: Engine, busy: bool) {
 
 #[test]
 fn no_page_is_lost_whichever_system_call_fails() {
-    for engine in
-        [Engine::Auto, Engine::Track, Engine::Compare, Engine::Copy, Engine::Fork, Engine::Mprotect, Engine::Share]
-    {
+    for engine in [Engine::Auto, Engine::Track, Engine::Compare, Engine::Copy, Engine::Fork, Engine::Share] {
         for busy in [false, true] {
             run(engine, busy);
         }

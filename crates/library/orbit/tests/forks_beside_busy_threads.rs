@@ -7,7 +7,7 @@ use std::ffi::{c_long, c_void};
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
-use orbit::{Area, Engine, Orbit, Outcome, Update, register_operation, unregister_operation};
+use orbit::{Area, Engine, Kind, Orbit, Outcome, Update, register_operation, unregister_operation};
 
 unsafe extern "C" fn asks(_: *mut c_void, _: *mut c_void) -> c_long {
     let mut update = Update::new();
@@ -31,6 +31,12 @@ static DONE: AtomicBool = AtomicBool::new(false);
 static WATCHED: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 const PAGES: usize = 64;
 
+/// An area whose memory main and orbits have in common, where that is available.
+fn in_common(bytes: usize) -> orbit::Result<Area> {
+    let made = Area::builder("watched").size(bytes).engine(Engine::Share).build();
+    made.or_else(|e| if e.kind() == Kind::Unsupported { Area::new(bytes) } else { Err(e) })
+}
+
 fn write_watched() {
     for page in 0..PAGES {
         // SAFETY: an object of as many pages, made before any thread; each byte is written whole
@@ -43,7 +49,7 @@ fn write_watched() {
 /// that its parent registered. It writes to what it has of its parent's.
 fn own_orbit() -> orbit::Result<bool> {
     write_watched();
-    let own = Area::builder("watched").size(1 << 16).engine(Engine::Mprotect).build()?;
+    let own = in_common(1 << 16)?;
     own.place(1u64)?;
     let area = Area::new(4096)?;
     let object = area.place(6u64)?;
@@ -81,15 +87,14 @@ fn a_child_waits_for_none_of_its_parents_threads() {
     };
     let makes_orbits = || Orbit::new("short", asks).and_then(|orbit| orbit.destroy()).expect("orbit");
     let calls = || drop(orbit.call(&[&area], &[]).expect("call"));
-    let watched = Area::builder("parents").size(1 << 20).engine(Engine::Mprotect).build().expect("area");
+    let watched = in_common(1 << 20).expect("area");
     WATCHED.store(watched.alloc(PAGES * 4096, 4096).expect("room").as_ptr(), Ordering::Relaxed);
     let harvests = || {
         write_watched();
         drop(orbit.call(&[&watched], &[]).expect("call"));
     };
     let makes_watched = || {
-        let area = Area::builder("watched").size(1 << 16).engine(Engine::Mprotect).build();
-        area.and_then(|area| area.destroy()).expect("area");
+        in_common(1 << 16).and_then(|area| area.destroy()).expect("area");
     };
     let busy: [(&str, &(dyn Fn() + Sync)); 7] = [
         ("allocate", &allocates),

@@ -327,11 +327,6 @@ fn fork() {
 }
 
 #[test]
-fn mprotect() {
-    history(Engine::Mprotect, Pending::Keep, seed(), steps());
-}
-
-#[test]
 fn auto() {
     history(Engine::Auto, Pending::Fail, seed(), steps());
 }

@@ -58,8 +58,7 @@ fn sees_what_main_wrote(orbit: &Orbit, engine: Engine, at: usize) {
 
 #[test]
 fn locked_memory() {
-    let all =
-        [Engine::Auto, Engine::Track, Engine::Compare, Engine::Copy, Engine::Fork, Engine::Mprotect, Engine::Share];
+    let all = [Engine::Auto, Engine::Track, Engine::Compare, Engine::Copy, Engine::Fork, Engine::Share];
     for engine in all {
         let orbit = Orbit::builder("locks-a-page").entry(lock_and_write).build().expect("orbit");
         sees_what_main_wrote(&orbit, engine, 0);

@@ -7,9 +7,9 @@ use std::str::FromStr;
 /// How an area's written pages are found. All of them mean the same; they differ in cost and in
 /// what they need.
 ///
-/// But `Track`, and so `Auto` and `Fork`, and `Mprotect` do not see what the kernel or a device
-/// writes to pages that it holds pinned, without a fault: registered buffers of io_uring, RDMA,
-/// asynchronous reads with `O_DIRECT`. Take `Compare` or `Copy` for areas that are written so.
+/// But `Track`, and so `Auto` and `Fork`, do not see what the kernel or a device writes to pages
+/// that it holds pinned, without a fault: registered buffers of io_uring, RDMA, asynchronous reads
+/// with `O_DIRECT`. Take `Compare` or `Copy` for areas that are written so.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Engine {
@@ -29,11 +29,6 @@ pub enum Engine {
     /// As `Auto`, and a one-shot child of main sends the pages: for calls that change so much that
     /// copying it would delay main for longer than a fork.
     Fork,
-    /// Pages are read-only between first writes, caught by a SIGSEGV handler that hands other
-    /// faults on to the earlier one. System calls that write into the area can fail with EFAULT,
-    /// and a thread that writes must not have SIGSEGV blocked: the kernel ends the program then.
-    /// Only when asked for.
-    Mprotect,
     /// The area's memory is a file that orbits map too: a call sends nothing and takes about 0.1 ms
     /// whatever the size, main and its orbits have one copy of what neither has written since, and
     /// the kernel copies the pages that main writes. Needs Linux 5.13, or 6.7 to be fast. Only when
@@ -44,22 +39,23 @@ pub enum Engine {
     ///   that says [`CallOptions::quiet`](crate::CallOptions::quiet); or earlier, by
     ///   [`Area::merge`](crate::Area::merge). Else calls send them, and fail when they are more
     ///   than the orbit's log holds.
-    /// - What the kernel or a device writes to pinned pages (registered buffers of io_uring, RDMA,
-    ///   `O_DIRECT`) across a call is lost for main. No such buffers in the area.
+    /// - No `O_DIRECT` input into the area may be on its way at a call: main would lose it. Buffers
+    ///   there that an io_uring has registered, and memory pinned nobody knows where (RDMA), fail
+    ///   the call.
     /// - `MADV_DONTNEED` there does not zero, freed memory is not given back to the kernel before
     ///   the area goes, and locks between processes (`PTHREAD_PROCESS_SHARED`) do not work there.
-    /// - A child of `fork` has the area as ordinary memory. The next merge after a fork copies the
-    ///   whole area, since the child may live for ever on what it has. A child of a raw `clone`
-    ///   does not have the area: to touch it is a SIGSEGV. `vfork`, `posix_spawn` and `system` are
-    ///   as ever.
+    /// - A child of `fork` has the area as ordinary memory, and may live for ever on what it has:
+    ///   so after a fork the library copies the whole area beside main's work, about a second a
+    ///   GiB. Until then calls send what main wrote; a call for which that is too much waits. A
+    ///   child of a raw `clone` does not have the area: to touch it is a SIGSEGV. `vfork`,
+    ///   `posix_spawn` and `system` are as ever.
     /// - Not under `vm.overcommit_memory=2`, a limit of address space (`ulimit -v`), or
     ///   `mlockall(MCL_FUTURE)`; not for adopted memory.
     Share,
 }
 
 impl Engine {
-    const ALL: [Engine; 7] =
-        [Engine::Auto, Engine::Track, Engine::Compare, Engine::Copy, Engine::Fork, Engine::Mprotect, Engine::Share];
+    const ALL: [Engine; 6] = [Engine::Auto, Engine::Track, Engine::Compare, Engine::Copy, Engine::Fork, Engine::Share];
 
     fn name(self) -> &'static str {
         match self {
@@ -68,7 +64,6 @@ impl Engine {
             Engine::Compare => "compare",
             Engine::Copy => "copy",
             Engine::Fork => "fork",
-            Engine::Mprotect => "mprotect",
             Engine::Share => "share",
         }
     }

@@ -158,9 +158,6 @@ impl AreaInner {
             let doing = format!("making {} of memory accessible for area \"{name}\"", human(limit));
             return Err(Error::system(doing, error));
         }
-        if is_shared {
-            super::forks::watch();
-        }
         let huge = if size >= HUGE_FROM && !is_shared { size.down_to(HUGE) } else { Bytes::ZERO };
         // Else one page is what a write makes dirty, not the 512 of a huge page. Kernels without
         // huge pages reject both, and lose nothing but speed.
@@ -175,8 +172,7 @@ impl AreaInner {
 
     /// Makes existing memory an area, `anonymous` if all of it is. The caller has checked it.
     pub(super) fn adopt(name: String, base: Address, len: Bytes, asked: Engine, anonymous: bool) -> Result<Arc<Self>> {
-        // That engine protects every page at first, and does not see what was written before.
-        Self::over(name, base, len, asked, anonymous && asked != Engine::Mprotect, None)
+        Self::over(name, base, len, asked, anonymous, None)
     }
 
     /// The area over a range that it owns from here on: whatever fails, dropping it gives the range
@@ -222,7 +218,10 @@ impl AreaInner {
             None => Tracker::new(base, limit, asked),
         };
         let tracker = tracker.map_err(|error| Error::new(error.kind(), format!("area \"{}\": {error}", area.name)))?;
-        *lock(&area.track) = Some(tracker);
+        *area.tracker() = Some(tracker);
+        if asked == Engine::Share {
+            super::forks::enter(&area);
+        }
         Ok(area)
     }
 
@@ -278,7 +277,10 @@ impl AreaInner {
         // A look-up of an address has the registry's lock and takes this one then.
         drop(state);
         registry::leave(self);
-        let mut track = lock(&self.track);
+        if self.is_shared() {
+            super::forks::leave(self);
+        }
+        let mut track = self.tracker();
         self.whole.store(0, Ordering::Release);
         *track = None;
         if let Some(window) = self.window {
@@ -521,7 +523,7 @@ impl AreaInner {
     /// `Gone`, `Forked`, and those of `f`.
     pub(super) fn with_tracker<R>(&self, f: impl FnOnce(&mut Tracker) -> Result<R>) -> Result<R> {
         self.check_process()?;
-        let mut track = lock(&self.track);
+        let mut track = self.tracker();
         let tracker = track.as_mut().ok_or_else(|| self.gone())?;
         tracker.grow(self.high_pages())?;
         let mut dropped = lock(&self.dropped);
@@ -547,7 +549,7 @@ impl AreaInner {
             return Err(Error::new(Kind::Foreign, text));
         };
         let (first, end) = (offset.page(self.page), (offset + len).next_page(self.page));
-        let track = lock(&self.track);
+        let track = self.tracker();
         let tracker = track.as_ref().ok_or_else(|| self.gone())?;
         if first < end {
             tracker.announce(first, end - first);
@@ -563,7 +565,7 @@ impl AreaInner {
     pub(super) fn attach(&self) -> Result<Arc<OwedSet>> {
         self.check_process()?;
         // Under the tracker's lock, so that no harvest falls between the two steps.
-        let _track = lock(&self.track);
+        let _track = self.tracker();
         let set = Arc::new(OwedSet::default());
         {
             let state = lock(&self.state);
@@ -655,7 +657,7 @@ impl AreaInner {
     /// # Errors
     /// `Gone`.
     pub(super) fn with_source<R>(&self, f: impl FnOnce(&dyn Fn(Page) -> *const u8) -> R) -> Result<R> {
-        let track = lock(&self.track);
+        let track = self.tracker();
         let tracker = track.as_ref().ok_or_else(|| self.gone())?;
         Ok(f(&|page| tracker.source(page)))
     }

@@ -36,6 +36,7 @@ pub mod fault;
 pub(crate) mod forks;
 mod heap;
 mod inner;
+mod locked;
 mod owed;
 mod pages;
 mod pin;
@@ -61,11 +62,12 @@ use orbit_linux::map::page_size;
 pub use owed::OwedSet;
 #[doc(hidden)]
 pub use pages::PageRuns;
-pub(crate) use pin::Pin;
+pub(crate) use pin::{Merge, Pin};
 pub(crate) use stay::Stay;
 use std::fmt;
 use std::ptr::NonNull;
 use std::sync::Arc;
+pub(crate) use track::Refill;
 
 /// The limit of an area that states none, if its size is smaller.
 const DEFAULT_LIMIT: Bytes = Bytes::new(64 << 20);
@@ -358,8 +360,10 @@ impl Area {
 
     /// Names a moment in which nothing writes to an area of [`Engine::Share`]: what main wrote
     /// during calls is merged into the memory that orbits share, so that the next call sends
-    /// nothing. True if that is so now; false while a call that names the area is in flight. Takes
-    /// about a microsecond for each page written during calls. Other areas have nothing to merge.
+    /// nothing. True if that is so now. False while a call that names the area is in flight, while
+    /// main forks, and for about a second a GiB after a fork, while the library copies the memory
+    /// that the child has. Takes about a microsecond for each page written during calls. Other
+    /// areas have nothing to merge.
     ///
     /// # Errors
     /// `Gone`, `Forked`, `System`; nothing is lost.
@@ -368,17 +372,33 @@ impl Area {
     /// Nothing writes to the area until this returns: no other thread, no signal handler, no other
     /// process and no device. What one writes all the same is lost.
     pub unsafe fn merge(&self) -> Result<bool> {
-        // SAFETY: the caller's promise is the same.
-        unsafe { self.inner.merge(|| true) }
+        loop {
+            // SAFETY: the caller's promise is the same.
+            match unsafe { self.inner.merge(|| true) }? {
+                Merge::Done => return Ok(true),
+                Merge::Busy => return Ok(false),
+                // Nobody copies for an area without an orbit.
+                Merge::Filling(refill) if self.inner.users() == 0 => {
+                    let filled = refill.fill(Bytes::new(usize::MAX));
+                    filled.map_err(|error| Error::system("copying memory that a forked child has", error))?;
+                }
+                Merge::Filling(_) => return Ok(false),
+            }
+        }
     }
 
     /// The same in a moment that `quiet` knows to be such a one.
     ///
     /// # Safety
     /// Its answer is true.
-    pub(crate) unsafe fn merge_if(&self, quiet: impl FnOnce() -> bool) -> Result<bool> {
+    pub(crate) unsafe fn merge_if(&self, quiet: impl FnOnce() -> bool) -> Result<Merge> {
         // SAFETY: the caller's promise is the same.
         unsafe { self.inner.merge(quiet) }
+    }
+
+    /// Adds the pages of a shared area that main has written and not merged.
+    pub(crate) fn unmerged(&self, out: &mut PageRuns) -> Result<()> {
+        self.inner.unmerged(out)
     }
 
     /// Ends the area now, whatever handles there are: its memory is unmapped (adopted memory

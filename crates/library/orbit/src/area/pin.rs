@@ -4,18 +4,30 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use super::Engine;
-use super::inner::{AreaInner, lock};
+use super::inner::AreaInner;
 use super::pages::PageRuns;
-use super::track::Share;
+use super::track::{Refill, Share, Tracker};
+use super::{Engine, forks};
 use crate::error::{Error, Result};
 use crate::own::Own;
+use crate::runtime::Runtime;
 
 /// Keeps the memory of a shared area as a call's snapshot needs it: what main writes meanwhile is
 /// not merged.
 #[derive(Debug)]
 pub(crate) struct Pin {
     area: Arc<AreaInner>,
+}
+
+/// What came of a merge.
+#[derive(Debug)]
+pub(crate) enum Merge {
+    /// Nothing is left to be merged.
+    Done,
+    /// A call is in flight, main forks, or something may write.
+    Busy,
+    /// A forked child may have the memory, and the one that takes its place is not full yet.
+    Filling(Arc<Refill>),
 }
 
 impl Drop for Pin {
@@ -40,7 +52,7 @@ impl AreaInner {
         if !self.is_shared() {
             return Ok(None);
         }
-        let track = lock(&self.track);
+        let track = self.tracker();
         let Some(share) = track.as_ref().ok_or_else(|| self.gone())?.shared() else { return Ok(None) };
         let file = share.file().map_err(|e| Error::system(format!("the memory of area \"{}\"", self.name), e))?;
         Ok(Some((file, share.number())))
@@ -51,7 +63,7 @@ impl AreaInner {
     /// # Errors
     /// `Gone`.
     pub(super) fn shared_number(&self) -> Result<u64> {
-        let track = lock(&self.track);
+        let track = self.tracker();
         Ok(track.as_ref().ok_or_else(|| self.gone())?.shared().map_or(0, Share::number))
     }
 
@@ -73,40 +85,61 @@ impl AreaInner {
         })
     }
 
-    /// Before a fork of main's: the child gets what main has now. False for an area of which it
-    /// gets nothing.
+    /// Before a fork of main's: the child gets what main has now. Takes no memory: it may run in a
+    /// signal handler, which interrupts no holder of the lock, since those block signals. False for
+    /// an area of which the child gets nothing.
     pub(super) fn lend(&self) -> bool {
-        self.is_shared() && self.with_tracker(|tracker| Ok(tracker.lend())).unwrap_or(false)
+        self.tracker().as_mut().and_then(Tracker::shared_mut).is_some_and(|share| share.lend().is_ok())
     }
 
-    /// After it, in main.
-    pub(super) fn fork_is_over(&self) {
-        // Gone, or as before.
-        let _ = self.with_tracker(|tracker| {
-            tracker.fork_is_over();
-            Ok(())
-        });
+    /// After all such forks, in main. Whether a copy of lent memory is to be made for an orbit.
+    pub(super) fn forks_are_over(&self) {
+        if let Some(share) = self.tracker().as_mut().and_then(Tracker::shared_mut) {
+            share.forks_are_over();
+        }
+    }
+
+    /// The copy that takes the place of lent memory, if an orbit is to have it.
+    pub(super) fn refill(&self) -> Option<Arc<Refill>> {
+        if self.users() == 0 {
+            return None;
+        }
+        self.tracker().as_mut().and_then(Tracker::shared_mut)?.refill().ok()?
+    }
+
+    /// Adds to `out` the pages of a shared area that main has written and not merged.
+    ///
+    /// # Errors
+    /// `Gone`, `Forked`, `System`.
+    pub(super) fn unmerged(&self, out: &mut PageRuns) -> Result<()> {
+        self.with_tracker(|tracker| tracker.private_pages(out))
     }
 
     /// Merges what main wrote to a shared area during calls, if none is in flight that reads it,
-    /// and `quiet` says that nothing writes to it until this returns. Whether all is merged.
+    /// and `quiet` says that nothing writes to it until this returns.
     ///
     /// # Errors
     /// `Gone`, `Forked`, `System`: nothing is lost.
     ///
     /// # Safety
     /// The answer of `quiet` is true.
-    pub(super) unsafe fn merge(&self, quiet: impl FnOnce() -> bool) -> Result<bool> {
-        self.with_tracker(|tracker| {
+    pub(super) unsafe fn merge(&self, quiet: impl FnOnce() -> bool) -> Result<Merge> {
+        let merge = self.with_tracker(|tracker| {
             if !tracker.stands_still() {
-                return Ok(true);
+                return Ok(Merge::Done);
             }
-            if self.pins.load(Ordering::Acquire) != 0 || !quiet() {
-                return Ok(false);
+            let in_fork = tracker.shared().is_some_and(Share::is_in_fork);
+            if in_fork || self.pins.load(Ordering::Acquire) != 0 || !quiet() {
+                return Ok(Merge::Busy);
             }
-            // SAFETY: no call reads the memory without a pin, and none is added beside this: the
-            // tracker is locked. The rest is the caller's word.
-            unsafe { tracker.merge() }.map(|()| true)
-        })
+            // SAFETY: no call reads the memory without a pin, none is added and no fork begins
+            // beside this: the tracker is locked. The rest is the caller's word.
+            Ok(unsafe { tracker.merge() }?.map_or(Merge::Done, Merge::Filling))
+        })?;
+        if matches!(&merge, Merge::Filling(refill) if !refill.is_watched()) {
+            forks::note_lent();
+            Runtime::knock_in_fork();
+        }
+        Ok(merge)
     }
 }

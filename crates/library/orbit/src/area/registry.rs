@@ -95,12 +95,6 @@ pub(super) fn with<R>(addr: Address, f: impl FnOnce(&AreaInner) -> R) -> Option<
     Some(f(unsafe { &*entry.here }))
 }
 
-/// All living areas.
-pub(super) fn all() -> Vec<Arc<AreaInner>> {
-    let areas = AREAS.lock().read().unwrap_or_else(PoisonError::into_inner);
-    areas.values().filter_map(|entry| entry.handle.upgrade()).collect()
-}
-
 /// The area that holds `addr`.
 pub(super) fn find(addr: Address) -> Option<Arc<AreaInner>> {
     let areas = AREAS.lock().read().unwrap_or_else(PoisonError::into_inner);

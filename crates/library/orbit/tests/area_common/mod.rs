@@ -46,10 +46,10 @@ impl Random {
 
 pub const PAGE: usize = 4096;
 
-/// The four engines that find written pages, without those that are not available here; says which
+/// The three engines that find written pages, without those that are not available here; says which
 /// it skips.
 pub fn engines() -> Vec<Engine> {
-    [Engine::Track, Engine::Compare, Engine::Copy, Engine::Mprotect].into_iter().filter(|&e| can_have(e)).collect()
+    [Engine::Track, Engine::Compare, Engine::Copy].into_iter().filter(|&e| can_have(e)).collect()
 }
 
 /// Whether a tracker can have this engine here; prints the skip if not.

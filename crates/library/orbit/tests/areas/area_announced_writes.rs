@@ -25,7 +25,7 @@ fn faults() -> i64 {
 
 #[test]
 fn announced_writes_are_seen_and_cost_no_fault() {
-    for engine in [Engine::Track, Engine::Compare, Engine::Copy, Engine::Mprotect] {
+    for engine in [Engine::Track, Engine::Compare, Engine::Copy] {
         let built = Area::builder("announced").size(PAGES * PAGE).limit(PAGES * PAGE).engine(engine).build();
         let area = match built {
             Err(error) if error.kind() == Kind::Unsupported => {

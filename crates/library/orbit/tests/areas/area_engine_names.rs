@@ -8,19 +8,16 @@ use orbit::area::{Area, Engine};
 
 #[test]
 fn names_go_both_ways() {
-    for name in ["auto", "track", "compare", "copy", "fork", "mprotect", "share"] {
+    for name in ["auto", "track", "compare", "copy", "fork", "share"] {
         assert_eq!(name.parse::<Engine>().unwrap().to_string(), name);
     }
     let error = "psychic".parse::<Engine>().unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "no engine is called \"psychic\"; there are auto, track, compare, copy, fork, mprotect, share"
-    );
+    assert_eq!(error.to_string(), "no engine is called \"psychic\"; there are auto, track, compare, copy, fork, share");
 }
 
 #[test]
 fn what_is_asked_for_is_had_or_refused() {
-    for engine in [Engine::Track, Engine::Compare, Engine::Copy, Engine::Mprotect, Engine::Share] {
+    for engine in [Engine::Track, Engine::Compare, Engine::Copy, Engine::Share] {
         match Area::builder("asked").limit(1 << 20).engine(engine).build() {
             Ok(area) => assert_eq!(area.engine(), engine),
             Err(error) => {

@@ -14,7 +14,7 @@ mod chunks;
 mod compare;
 mod hot;
 mod kernel;
-mod protect;
+mod memory;
 mod share;
 mod written;
 
@@ -25,9 +25,10 @@ use crate::generation::generation;
 use crate::units::{Address, Bytes, Page, Pages};
 use compare::Compare;
 use kernel::Kernel;
-use protect::Protect;
+pub(crate) use memory::Refill;
 pub(super) use share::Share;
 use std::io;
+use std::sync::Arc;
 use written::{Shape, Written};
 
 /// Up to this many pages, `Auto` copies them all: 64 KiB are copied in 2 us out of the cache, and
@@ -41,7 +42,6 @@ enum Way {
     Copy,
     Compare(Compare),
     Track(Written),
-    Protect(Protect),
     Share(Share),
 }
 
@@ -137,10 +137,6 @@ impl Tracker {
                 let needs = "it needs memory of the library's, not the program's".to_owned();
                 return Err(refused(needs, "an area that is made, or engine auto"));
             }
-            Engine::Mprotect => {
-                let protect = Protect::new(base, limit, tracker.page);
-                tracker.way = Way::Protect(protect.map_err(|error| refused(error.to_string(), "engine auto"))?);
-            }
         }
         Ok(tracker)
     }
@@ -160,7 +156,6 @@ impl Tracker {
             Way::Copy => Engine::Copy,
             Way::Compare(_) => Engine::Compare,
             Way::Track(_) => Engine::Track,
-            Way::Protect(_) => Engine::Mprotect,
             Way::Share(_) => Engine::Share,
         }
     }
@@ -271,7 +266,6 @@ impl Tracker {
                 let status = written.peek(self.used, stop_after, &mut pages);
                 status.map_err(|error| Error::system("counting the written pages of an area", error))?;
             }
-            Way::Protect(protect) => protect.peek(self.used, stop_after, &mut pages),
         }
         Ok(pages.pages().min(stop_after))
     }
@@ -319,7 +313,6 @@ impl Tracker {
                 compare.harvest(self.used, &mut self.pending)
             }
             Way::Track(written) => written.harvest(self.used, &mut self.pending),
-            Way::Protect(protect) => protect.harvest(self.used, &mut self.pending),
         }
     }
 
@@ -341,33 +334,41 @@ impl Tracker {
         taken.map_err(|error| Error::system("taking the snapshot of a shared area by moving its page tables", error))
     }
 
-    /// Before a fork of main's, see [`Share::lend`].
-    pub(super) fn lend(&mut self) -> bool {
-        if let Way::Share(share) = &mut self.way { share.lend().is_ok() } else { false }
-    }
-
-    /// After it.
-    pub(super) fn fork_is_over(&mut self) {
-        if let Way::Share(share) = &mut self.way {
-            share.fork_is_over();
+    /// Adds to `out` the pages of a `share` area that differ from memory that stands still.
+    ///
+    /// # Errors
+    /// `System`.
+    pub(super) fn private_pages(&self, out: &mut PageRuns) -> Result<()> {
+        match &self.way {
+            Way::Share(share) if share.is_flipped() => share
+                .private_pages(self.used, self.page, out)
+                .map_err(|error| Error::system("finding what main wrote to a shared area", error)),
+            _ => Ok(()),
         }
     }
 
-    /// Merges what main wrote to a `share` area since its memory was made to stand still.
+    /// The memory of a `share` area, to be changed.
+    pub(super) fn shared_mut(&mut self) -> Option<&mut Share> {
+        if let Way::Share(share) = &mut self.way { Some(share) } else { None }
+    }
+
+    /// Merges what main wrote to a `share` area since its memory was made to stand still. `Some`:
+    /// the memory that is to take the place of lent memory is not full yet.
     ///
     /// # Errors
     /// `System`: nothing is lost, and it is not merged.
     ///
     /// # Safety
-    /// No task reads an earlier snapshot, and nothing writes to the area until this returns.
-    pub(super) unsafe fn merge(&mut self) -> Result<()> {
+    /// No task reads an earlier snapshot of memory that is not lent, and nothing writes to the area
+    /// until this returns.
+    pub(super) unsafe fn merge(&mut self) -> Result<Option<Arc<Refill>>> {
         self.ours()?;
         let (used, page) = (self.used, self.page);
         match &mut self.way {
             // SAFETY: the caller's word.
             Way::Share(share) if share.is_flipped() => unsafe { share.settle(used, page) }
                 .map_err(|error| Error::system("merging what main wrote to a shared area", error)),
-            _ => Ok(()),
+            _ => Ok(None),
         }
     }
 

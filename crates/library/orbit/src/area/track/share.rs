@@ -20,53 +20,45 @@
 //! Nothing of it is inherited by forks that this engine does not know of, as what a child wrote to
 //! shared memory would be main's. A child of one that it knows of ([`Share::lend`]) inherits the
 //! area in the flipped state: ordinary memory. The memfd is then the child's as well, and is never
-//! written again: in place of a merge, another one takes its place.
+//! written again: another one takes its place, which is filled beside main's work (`memory`).
 
 use std::io;
 use std::os::fd::AsFd;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::Arc;
 
 use super::super::fault;
 use super::super::pages::PageRuns;
+use super::memory::{Memory, Refill};
 use crate::own::{self, Own};
 use crate::units::{Address, Bytes, Page};
-use orbit_linux::map::{self, Mapping};
-use orbit_linux::memfd;
+use orbit_linux::map;
 use orbit_linux::pagemap::Pagemap;
-use orbit_linux::{Support, procfs, rlimit, stream};
-
-/// What one page table of the second level maps: tables move whole where both places are alike to
-/// this.
-const ALIKE: usize = 1 << 30;
+use orbit_linux::{Support, pinned, procfs, rlimit};
 
 /// An area in a memfd, and where its page tables are kept. See the module's head.
 #[derive(Debug)]
 pub(in crate::area) struct Share {
     base: Address,
     len: Bytes,
-    file: Own,
     pagemap: Own<Pagemap>,
-    /// Address space that holds the parking place; the place itself.
-    shared: (Mapping, usize),
-    private: (Mapping, usize),
+    memory: Memory,
     is_flipped: bool,
-    /// The number of the memfd.
-    number: u64,
     /// A child of main may have the memfd mapped. Only while flipped.
     is_lent: bool,
-    /// Forks that were prepared and are not over.
-    forks: u32,
+    /// What takes its place then.
+    refill: Option<Arc<Refill>>,
+    /// A fork was prepared and is not over.
+    in_fork: bool,
 }
 
-/// Numbers of memfds, from 1 on.
-static NUMBERS: AtomicU64 = AtomicU64::new(1);
-
-/// Reserves a range as long as the area's whose tables can be exchanged with it.
-fn parking_place(base: Address, len: Bytes) -> io::Result<(Mapping, usize)> {
-    let room = len.get().checked_add(ALIKE).ok_or(io::ErrorKind::OutOfMemory)?;
-    let mapping = Mapping::reserve(room)?;
-    let at = mapping.addr() + (base.get().wrapping_sub(mapping.addr())) % ALIKE;
-    Ok((mapping, at))
+/// Copies memory that nobody writes.
+///
+/// # Safety
+/// As [`std::ptr::copy_nonoverlapping`].
+unsafe fn copy(from: usize, to: usize, bytes: usize) {
+    let from = std::ptr::with_exposed_provenance::<u8>(from);
+    // SAFETY: the caller's word.
+    unsafe { std::ptr::copy_nonoverlapping(from, std::ptr::with_exposed_provenance_mut(to), bytes) };
 }
 
 /// Bytes that a process has locked, by the text of its `status`.
@@ -94,50 +86,34 @@ impl Share {
         }
         let locked = || procfs::own_text("status").ok().and_then(|status| locked_bytes(&status)).unwrap_or(0);
         let before = locked();
-        let file = memfd::create("orbit-area", len.get(), true)?;
         let pagemap = Pagemap::own()?.map_fd(own::up);
-        let share = Share {
-            base,
-            len,
-            file: Own::new(file)?,
-            pagemap: Own::over(pagemap)?,
-            shared: parking_place(base, len)?,
-            private: parking_place(base, len)?,
-            is_flipped: false,
-            number: NUMBERS.fetch_add(1, Ordering::Relaxed),
-            is_lent: false,
-            forks: 0,
-        };
-        let (file, at, len) = (share.file.fd()?, base.get(), len.get());
-        // SAFETY: the caller owns the range; the parking place is this value's.
-        unsafe {
-            map::fixed_shared_file(at, len, file)?;
-            map::fixed_private_file(share.private.1, len, file, 0)?;
-            for at in [at, share.private.1] {
-                map::advise(at, len, libc::MADV_DONTFORK)?;
-            }
-        }
-        if locked() >= before + share.len.get() {
+        // SAFETY: the caller owns the range.
+        let memory = unsafe { Memory::make(base, len, Some(base.get())) }?;
+        if locked() >= before + len.get() {
             return Err(io::Error::other("the process locks what it maps (mlockall), which copies the area"));
         }
-        // From now on the memory changes by what main has mapped, and by nothing that an orbit does
-        // with the descriptor.
-        memfd::seal_future_write(file)?;
-        Ok(share)
+        memory.seal()?;
+        let pagemap = Own::over(pagemap)?;
+        Ok(Share { base, len, pagemap, memory, is_flipped: false, is_lent: false, refill: None, in_fork: false })
     }
 
     /// The memfd, to be handed to an orbit.
     pub fn file(&self) -> io::Result<Own> {
-        Own::new(self.file.fd()?.as_fd().try_clone_to_owned()?)
+        Own::new(self.memory.file.fd()?.as_fd().try_clone_to_owned()?)
     }
 
     /// Its number.
     pub fn number(&self) -> u64 {
-        self.number
+        self.memory.number
     }
 
     pub fn is_flipped(&self) -> bool {
         self.is_flipped
+    }
+
+    /// Whether a fork was prepared and is not over.
+    pub fn is_in_fork(&self) -> bool {
+        self.in_fork
     }
 
     /// Moves the page tables from `from` to `to`.
@@ -154,26 +130,57 @@ impl Share {
         unsafe { map::move_tables(from, to, self.len.get()) }
     }
 
+    /// An error if a device may write to pages of the area that it holds: they would no longer be
+    /// those that main has. What is pinned must all be known to lie elsewhere.
+    fn check_pinned(&self) -> io::Result<()> {
+        let pinned = pinned::bytes()?;
+        if pinned == 0 {
+            return Ok(());
+        }
+        let (mut elsewhere, area) = (0, self.base.get()..self.base.get() + self.len.get());
+        for (start, bytes) in pinned::registered()? {
+            let end = start.saturating_add(bytes);
+            if start < area.end && end > area.start {
+                let text = format!(
+                    "an io_uring has {bytes} bytes at {start:#x} registered, which lie in the area: main would lose \
+                     what is read there; register memory outside of areas of engine share"
+                );
+                return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+            }
+            elsewhere += end.next_multiple_of(map::page_size()) - start / map::page_size() * map::page_size();
+        }
+        if elsewhere >= pinned {
+            return Ok(());
+        }
+        let text = format!(
+            "the process has {pinned} bytes of pinned memory (VmPin), of which only {elsewhere} are known to lie \
+             outside of the area: a device may write to the others; use another engine"
+        );
+        Err(io::Error::new(io::ErrorKind::Unsupported, text))
+    }
+
     /// Takes the snapshot: from here on the memfd stands still.
     ///
     /// # Errors
-    /// Those of `mremap`: nothing has happened, and main's memory is as before.
+    /// `Unsupported` for pinned memory. Those of `mremap`: nothing has happened, and main's memory
+    /// is as before.
     pub fn flip(&mut self) -> io::Result<()> {
         debug_assert!(!self.is_flipped);
+        self.check_pinned()?;
         let (area, len) = (self.base.get(), self.len.get());
         // SAFETY: in the idle state the parking place holds nothing that is needed.
-        if let Err(error) = unsafe { self.exchange(area, self.shared.1) } {
-            self.reserve_again(self.shared.1);
+        if let Err(error) = unsafe { self.exchange(area, self.memory.shared.1) } {
+            self.reserve_again(self.memory.shared.1);
             return Err(error);
         }
         // SAFETY: what is at the area is the shared memory without page tables, which the parking
         // place has too now.
-        match unsafe { self.exchange(self.private.1, area) } {
+        match unsafe { self.exchange(self.memory.private.1, area) } {
             Ok(()) => self.is_flipped = true,
             Err(error) => {
                 // SAFETY: the same, and where the kernel has unmapped the area before it failed, a
                 // hole.
-                match unsafe { map::move_tables(self.shared.1, area, len) } {
+                match unsafe { map::move_tables(self.memory.shared.1, area, len) } {
                     Ok(()) => return Err(error),
                     Err(_) => self.show_privately()?,
                 }
@@ -216,14 +223,13 @@ impl Share {
         fault::check()?;
         // SAFETY: private memory; what a fork copies changes, and nothing else.
         unsafe { map::advise(self.base.get(), self.len.get(), libc::MADV_DOFORK)? };
-        self.forks += 1;
+        self.in_fork = true;
         Ok(())
     }
 
-    /// After that fork. Later ones that nobody prepares inherit nothing.
-    pub fn fork_is_over(&mut self) {
-        self.forks -= 1;
-        if self.forks == 0 {
+    /// After all forks that were prepared. Later ones that nobody prepares inherit nothing.
+    pub fn forks_are_over(&mut self) {
+        if std::mem::take(&mut self.in_fork) {
             // If the kernel rejects it, a child of a raw fork has the area as it is at that time,
             // and until main merges.
             // SAFETY: as above.
@@ -231,70 +237,80 @@ impl Share {
         }
     }
 
-    /// Makes the area shared again: by a merge, or with another memfd.
-    ///
-    /// # Safety
-    /// As for [`Share::merge`].
+    /// The copy that takes the place of lent memory, begun if there is none; `None` while the
+    /// memory is main's alone.
     ///
     /// # Errors
-    /// As there; `EBUSY` in the middle of a fork.
-    pub unsafe fn settle(&mut self, used: Page, page: Bytes) -> io::Result<()> {
-        if self.forks > 0 {
-            return Err(io::Error::from_raw_os_error(libc::EBUSY));
+    /// Those of making memory.
+    pub fn refill(&mut self) -> io::Result<Option<Arc<Refill>>> {
+        if !self.is_lent {
+            return Ok(None);
         }
-        // SAFETY: the caller's word.
-        unsafe { if self.is_lent { self.renew(used.offset(page)) } else { self.merge(used, page) } }
+        if let Some(refill) = self.refill.as_ref().filter(|refill| !refill.has_failed()) {
+            return Ok(Some(refill.clone()));
+        }
+        let refill = Arc::new(Refill::begin(self.base, self.len, self.file()?)?);
+        self.refill = Some(refill.clone());
+        Ok(Some(refill))
     }
 
-    /// Puts another memfd, with what main's memory is now, in the place of one that a child may
-    /// have mapped.
+    /// Makes the area shared again: by a merge, or with the memory that takes the place of a lent
+    /// one. `Some`: that is not full yet, and nothing has happened.
+    ///
+    /// # Safety
+    /// As for [`Share::merge`], and not in the middle of a fork.
+    ///
+    /// # Errors
+    /// As there.
+    pub unsafe fn settle(&mut self, used: Page, page: Bytes) -> io::Result<Option<Arc<Refill>>> {
+        debug_assert!(!self.in_fork);
+        self.check_pinned()?;
+        let refill = self.refill()?;
+        match &refill {
+            // SAFETY: the caller's word.
+            None => unsafe { self.merge(used, page) }?,
+            Some(refill) if !refill.is_full() => return Ok(Some(refill.clone())),
+            // SAFETY: as above.
+            Some(refill) => unsafe { self.renew(refill, used, page) }?,
+        }
+        Ok(None)
+    }
+
+    /// Puts memory that holds all that the lent one does, and what main has written since, in its
+    /// place. What was there goes with the last handle to `refill`.
     ///
     /// # Safety
     /// As for [`Share::merge`].
     ///
     /// # Errors
-    /// Those of making and filling it, and of `mremap`: the area stays flipped, and nothing is
-    /// lost.
-    unsafe fn renew(&mut self, used: Bytes) -> io::Result<()> {
-        let (area, len) = (self.base.get(), self.len.get());
-        fault::check()?;
-        let file = Own::new(memfd::create("orbit-area", len, true)?)?;
-        // Where the memfd has memory: main's private pages were copied from there.
-        let number = self.file.number().ok_or(io::ErrorKind::NotFound)?;
-        let mut at = 0;
-        while let Some(start) = stream::next_part(number, at, true)?.filter(|start| *start < used.get() as u64) {
-            fault::check()?;
-            let end = stream::next_part(number, start, false)?.unwrap_or(u64::MAX).min(used.get() as u64);
-            let from = std::ptr::with_exposed_provenance::<u8>(area + start as usize);
-            // SAFETY: inside the area, which nothing writes (the caller's word).
-            let bytes = unsafe { std::slice::from_raw_parts(from, (end - start) as usize) };
-            stream::write_all_at(file.fd()?, bytes, start)?;
-            at = end;
+    /// Those of `mremap` and of reading the page map: the area stays flipped, and nothing is lost.
+    unsafe fn renew(&mut self, refill: &Refill, used: Page, page: Bytes) -> io::Result<()> {
+        let area = self.base.get();
+        let mut fresh = refill.memory();
+        for (start, end) in self.private_ranges(used.offset(page))? {
+            // SAFETY: both lie in mappings as long as the area. A second attempt copies all of them
+            // again.
+            unsafe { copy(start, fresh.shared.1 + (start - area), end - start) };
         }
-        // SAFETY: parking places, of which nothing is needed any more.
-        unsafe {
-            map::fixed_shared_file(self.shared.1, len, file.fd()?)?;
-            memfd::seal_future_write(file.fd()?)?;
-            map::fixed_private_file(self.private.1, len, file.fd()?, 0)?;
-            for at in [self.shared.1, self.private.1] {
-                map::advise(at, len, libc::MADV_DONTFORK)?;
+        // The tables go first: to unmap them here takes long.
+        // SAFETY: in the flipped state that parking place holds nothing that is needed.
+        if let Err(error) = unsafe { self.exchange(area, self.memory.private.1) } {
+            self.reserve_again(self.memory.private.1);
+            self.keep_private_tables_again();
+            return Err(error);
+        }
+        // SAFETY: what is at the area is a private view without page tables.
+        if let Err(error) = unsafe { self.exchange(fresh.shared.1, area) } {
+            // SAFETY: the same, or a hole where the kernel has unmapped it before it failed.
+            if unsafe { map::move_tables(self.memory.private.1, area, self.len.get()) }.is_err() {
+                std::mem::swap(&mut self.memory, &mut fresh);
+                (self.is_lent, self.refill) = (false, None);
+                self.show_privately()?;
             }
+            return Err(error);
         }
-        // SAFETY: the new memfd has what is at the area.
-        if let Err(error) = unsafe { self.exchange(self.shared.1, area) } {
-            // The kernel may have unmapped it.
-            return if map::present(area, map::page_size(), &mut [0]).is_ok() {
-                Err(error)
-            } else {
-                self.file = file;
-                self.number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-                self.is_lent = false;
-                self.show_privately().and(Err(error))
-            };
-        }
-        self.file = file;
-        self.number = NUMBERS.fetch_add(1, Ordering::Relaxed);
-        (self.is_flipped, self.is_lent) = (false, false);
+        std::mem::swap(&mut self.memory, &mut fresh);
+        (self.is_flipped, self.is_lent, self.refill) = (false, false, None);
         Ok(())
     }
 
@@ -310,27 +326,21 @@ impl Share {
         debug_assert!(self.is_flipped);
         let area = self.base.get();
         for (start, end) in self.private_ranges(used.offset(page))? {
-            let to = self.shared.1 + (start - area);
+            let to = self.memory.shared.1 + (start - area);
             // SAFETY: both lie in this value's mappings, which are as long as the area. Every page
             // that was copied from the memfd has its page there: this needs no memory.
-            unsafe {
-                std::ptr::copy_nonoverlapping(
-                    std::ptr::with_exposed_provenance::<u8>(start),
-                    std::ptr::with_exposed_provenance_mut::<u8>(to),
-                    end - start,
-                );
-            }
+            unsafe { copy(start, to, end - start) };
             // SAFETY: the memfd has the same bytes now.
             unsafe { map::dont_need(start, end - start)? };
         }
         // SAFETY: in the flipped state that parking place holds nothing that is needed.
-        if let Err(error) = unsafe { self.exchange(area, self.private.1) } {
-            self.reserve_again(self.private.1);
+        if let Err(error) = unsafe { self.exchange(area, self.memory.private.1) } {
+            self.reserve_again(self.memory.private.1);
             self.keep_private_tables_again();
             return Err(error);
         }
         // SAFETY: what is at the area is a private view of the memfd, without a page of its own.
-        match unsafe { self.exchange(self.shared.1, area) } {
+        match unsafe { self.exchange(self.memory.shared.1, area) } {
             Ok(()) => {
                 self.is_flipped = false;
                 Ok(())
@@ -344,7 +354,7 @@ impl Share {
         let (area, len) = (self.base.get(), self.len.get());
         // SAFETY: what is there has no page that the memfd has not.
         unsafe {
-            map::fixed_private_file(area, len, self.file.fd()?, 0)?;
+            map::fixed_private_file(area, len, self.memory.file.fd()?, 0)?;
             map::advise(area, len, libc::MADV_DONTFORK)?;
         }
         self.is_flipped = true;
@@ -360,8 +370,8 @@ impl Share {
 
     /// The next flip needs private memory in its place.
     fn keep_private_tables_again(&self) {
-        if let Ok(file) = self.file.fd() {
-            let (at, len) = (self.private.1, self.len.get());
+        if let Ok(file) = self.memory.file.fd() {
+            let (at, len) = (self.memory.private.1, self.len.get());
             // SAFETY: as above. If the kernel rejects it, the next flip fails, and is undone.
             let _ = unsafe {
                 map::fixed_private_file(at, len, file, 0).and_then(|()| map::advise(at, len, libc::MADV_DONTFORK))
