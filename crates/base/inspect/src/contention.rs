@@ -61,7 +61,7 @@ pub struct Contention {
 pub fn contentions(waiters: &[Waiter<'_>]) -> Vec<Contention> {
     let mut groups: Vec<(Key, Vec<Waiter<'_>>)> = Vec::new();
     for waiter in waiters.iter().filter(|w| matches!(w.wait.kind, FutexKind::Mutex { .. } | FutexKind::RwLock { .. })) {
-        let key = begins(waiter.wait);
+        let key = waiter.wait.lock_key();
         match groups.iter_mut().find(|group| group.0 == key) {
             Some(group) => group.1.push(*waiter),
             None => groups.push((key, vec![*waiter])),
@@ -70,15 +70,6 @@ pub fn contentions(waiters: &[Waiter<'_>]) -> Vec<Contention> {
     let mut found: Vec<Contention> = groups.into_iter().map(|(_, group)| contention(&group)).collect();
     found.sort_by_key(|contention| (usize::MAX - contention.waiters.len(), contention.lock));
     found
-}
-
-/// What names the lock itself: its waiters may sleep at several words of it.
-fn begins(wait: &FutexWait) -> Key {
-    let back = wait.call.addr.wrapping_sub(wait.lock);
-    match wait.key {
-        Key::Private { pid, addr } => Key::Private { pid, addr: addr.wrapping_sub(back) },
-        Key::Shared { dev, ino, offset } => Key::Shared { dev, ino, offset: offset.wrapping_sub(back) },
-    }
 }
 
 fn contention(group: &[Waiter<'_>]) -> Contention {

@@ -71,10 +71,23 @@ impl Exit for Child {
 /// # Errors
 /// `ECHILD` if there is no such child (any more).
 pub fn has_exited(pid: i32) -> io::Result<bool> {
+    Ok(matches!(how(pid)?, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED))
+}
+
+/// Whether a child of this process has exited with a core, and was not reaped. Takes nothing.
+///
+/// # Errors
+/// As [`has_exited`].
+pub fn has_dumped(pid: i32) -> io::Result<bool> {
+    Ok(how(pid)? == libc::CLD_DUMPED)
+}
+
+/// How a child has exited, as `si_code` has it; 0 if it has not.
+fn how(pid: i32) -> io::Result<i32> {
     let options = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT | libc::__WALL;
     // SAFETY: a siginfo is plain data; zeros say that nothing happened.
     let mut info: libc::siginfo_t = unsafe { std::mem::zeroed() };
     // SAFETY: the struct outlives the call.
     check_int(unsafe { libc::waitid(libc::P_PID, pid as libc::id_t, &raw mut info, options) })?;
-    Ok(matches!(info.si_code, libc::CLD_EXITED | libc::CLD_KILLED | libc::CLD_DUMPED))
+    Ok(info.si_code)
 }

@@ -77,6 +77,14 @@ pub enum Event {
         #[serde(rename = "after_ms", with = "json::ms")]
         after: Duration,
     },
+    /// The loop of a thread is known: from now on it is reported when it leaves that for too long.
+    /// Of the first threads of a process only.
+    Learnt {
+        /// Process.
+        pid: i32,
+        /// Thread.
+        tid: i32,
+    },
     /// What the sections by name of a process cost it; once, at its end or the watcher's.
     Sections {
         /// The process.
@@ -118,7 +126,7 @@ pub struct SectionUse {
 }
 
 /// One hang: which threads, in what, why.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Hang {
     /// Busy or blocked.
     pub kind: Kind,
@@ -182,7 +190,7 @@ impl Times {
 }
 
 /// A thread that is part of a hang.
-#[derive(Debug, Deserialize, Serialize)]
+#[derive(Clone, Debug, Deserialize, Serialize)]
 pub struct Involved {
     /// Process.
     pub pid: i32,

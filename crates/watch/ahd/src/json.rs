@@ -144,6 +144,7 @@ mod tests {
             Event::Joined { pid: 5, comm: "y".into() },
             Event::Left { pid: 5 },
             Event::Recovered { pid: 5, tid: 6, kind: Kind::Blocked, after },
+            Event::Learnt { pid: 5, tid: 6 },
             Event::Trouble { pid: 5, text: "no".into() },
             Event::Sections { pid: 5, list: vec![used] },
         ] {

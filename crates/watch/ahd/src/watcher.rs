@@ -15,11 +15,15 @@ use crate::report::{News, Reports};
 use crate::sense::{self, Sensor};
 use crate::stacks::Stacks;
 use crate::wakers::chain_end;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::time::Duration;
 
 /// A scan may be so much before its turn, so that a caller with a period of its own misses none.
 const EARLY: Duration = Duration::from_millis(10);
+
+/// Threads of a process of which it is said that their loop is known.
+const LEARNT_SAID: usize = 8;
 
 /// Watches processes for hangs. Use from one thread at a time; may be moved between threads.
 #[derive(Debug)]
@@ -35,6 +39,8 @@ pub struct Watcher {
     trouble: Option<String>,
     /// Processes that run another program since that was asked last.
     replaced: Vec<i32>,
+    /// Threads of which it was said that their loop is known, by process.
+    learnt: BTreeMap<i32, BTreeSet<i32>>,
 }
 
 /// A thread as the last scan saw it.
@@ -71,6 +77,7 @@ impl Watcher {
             recording,
             trouble,
             replaced: Vec::new(),
+            learnt: BTreeMap::new(),
         }
     }
 
@@ -148,13 +155,22 @@ impl Watcher {
         forget.iter().for_each(|pid| self.reports.forget(*pid));
         forget
             .extend(members.events.iter().filter_map(|e| if let Event::Left { pid } = e { Some(*pid) } else { None }));
-        forget.into_iter().for_each(|pid| explainer.forget(pid));
+        for pid in forget {
+            explainer.forget(pid);
+            self.learnt.remove(&pid);
+        }
         members.events.drain(..).for_each(&mut *hand);
         if let (Some(text), Some(pid)) = (trouble.take(), members.pids().first()) {
             hand(Event::Trouble { pid: *pid, text });
         }
         for (pid, text) in sensor.take_troubles() {
             hand(Event::Trouble { pid, text });
+        }
+        for (id, habit) in &scene.history.threads {
+            let said = self.learnt.entry(id.pid).or_default();
+            if said.len() < LEARNT_SAID && habit.is_learnt(limits) && said.insert(id.tid) {
+                hand(Event::Learnt { pid: id.pid, tid: id.tid });
+            }
         }
         let mut verdicts = judge(&scene.facts, &scene.history, limits);
         sensor.scan_soon(verdicts.is_empty() && scene.history.is_section_due(limits));
@@ -254,6 +270,7 @@ impl Watcher {
     fn forget(&mut self, pid: i32) {
         self.explainer.forget(pid);
         self.reports.forget(pid);
+        self.learnt.remove(&pid);
         let ids: Vec<Id> = self.scene.facts.threads.keys().filter(|id| id.pid == pid).copied().collect();
         let t = self.sensor.now();
         for id in ids {

@@ -12,6 +12,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, Stdio};
 use std::str::FromStr;
+use std::time::Duration;
 
 /// What to do when the program hangs, and how sure a report must be for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,11 +21,13 @@ pub struct OnHang {
     pub action: Action,
     /// Reports that are less sure are shown, and nothing is done about them.
     pub from: Sure,
+    /// Acts on what has lasted for so long instead, however sure its report is.
+    pub after: Option<Duration>,
 }
 
 impl Default for OnHang {
     fn default() -> OnHang {
-        OnHang { action: Action::Report, from: Sure::Certain }
+        OnHang { action: Action::Report, from: Sure::Certain, after: None }
     }
 }
 
@@ -126,13 +129,32 @@ impl FromStr for OnHang {
     type Err = String;
 
     fn from_str(text: &str) -> Result<OnHang, String> {
+        if let Some((time, action)) = text.strip_prefix("after=").and_then(|rest| rest.split_once(':')) {
+            let after = lasting(time).ok_or_else(|| format!("`{}` {AFTER}", quoted(text)))?;
+            return Ok(OnHang { action: action.parse()?, from: Sure::Guess, after: Some(after) });
+        }
         let bar = text.split_once(':').and_then(|(word, action)| {
             let from = [Sure::Guess, Sure::Likely, Sure::Certain].into_iter().find(|sure| sure.to_string() == word)?;
             Some((from, action))
         });
         let (from, action) = bar.unwrap_or((Sure::Certain, text));
-        Ok(OnHang { action: action.parse()?, from })
+        Ok(OnHang { action: action.parse()?, from, after: None })
     }
+}
+
+/// What is wrong with a time.
+const AFTER: &str = "has no time: write after=TIME:ACTION with a time from 1s to 24h, as 60s, 5m or 1h";
+
+/// A time from a second to a day, as `60s`, `5m` or `1h`.
+fn lasting(text: &str) -> Option<Duration> {
+    let unit = match text.chars().last()? {
+        's' => 1,
+        'm' => 60,
+        'h' => 3600,
+        _ => return None,
+    };
+    let number: u64 = text[..text.len() - 1].parse().ok()?;
+    number.checked_mul(unit).filter(|s| (1..=86_400).contains(s)).map(Duration::from_secs)
 }
 
 impl FromStr for Action {
@@ -148,7 +170,7 @@ impl FromStr for Action {
             Some(("exec", command)) if !command.trim().is_empty() => Ok(Action::Exec(command.to_owned())),
             _ => Err(format!(
                 "`{}` is no action: use report, signal:SIG, kill, restart, recover or exec:CMD, with likely: or \
-                 guess: before it to act on such reports too",
+                 guess: before it to act on such reports too, or after=60s: to act on what lasts so long",
                 quoted(text)
             )),
         }

@@ -13,6 +13,9 @@ mod action;
 mod arguments;
 mod detector;
 pub mod family;
+mod health;
+mod lasting;
+mod pages;
 mod program;
 pub mod replay;
 mod restart;
@@ -26,16 +29,20 @@ pub use orbit_console::harmless::Harmless;
 
 use action::{Action, Commands, OnHang};
 use detector::{Detector, News};
+use health::Health;
+use lasting::Lasting;
 use orbit_ahd::{Event, Hang};
 use orbit_console::events::Events;
 use orbit_console::out::{self, Done, Failure};
 use orbit_linux::child::Exit;
+use pages::Pages;
 use program::Signals;
 use settings::Settings;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs::OpenOptions;
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -52,6 +59,8 @@ Examples:
   orbit watch -- redis-server --port 7000
   orbit watch --events hangs.jsonl --on-hang kill -- ./server
   orbit watch --on-hang 'likely:exec:mail -s hang ops@example.org' --pid 4711
+  orbit watch --report /var/log/hangs --on-hang after=60s:restart -- ./server
+  orbit watch --health /run/server.health --health-listen 127.0.0.1:8086 -- ./server
   orbit watch --on-hang recover -- orbit keep --log -- redis-server
   orbit watch --section request=handle_request --section query=libdb.so:Db::run -- ./server
   orbit watch --system=reboot --events /var/log/cpu-hangs.jsonl
@@ -84,10 +93,24 @@ pub struct Args {
     /// What to do about a certain hang: report, signal:SIG, kill (the hung process), restart (the
     /// program, with all processes it made), recover (back to a checkpoint, where `orbit keep`
     /// keeps the process), exec:CMD. With likely: or guess: before it, as in likely:kill, about
-    /// those too. For restart the guard, in place of init, becomes the parent of processes whose
-    /// own has exited.
+    /// those too; with after=60s: about every hang that lasts for so long. For restart the guard,
+    /// in place of init, becomes the parent of processes whose own has exited.
     #[arg(long, value_name = "ACTION")]
     on_hang: Option<OnHang>,
+    /// Writes a page for each hang to DIR: what waits for what as a picture, stacks on a click
+    /// (`orbit why --html`). None but its owner may read it; an action waits until it is written.
+    #[arg(long, value_name = "DIR", conflicts_with_all = ["system", "replay"])]
+    report: Option<PathBuf>,
+    /// With --on-hang restart: has the kernel write a core of the hung process first.
+    #[arg(long, conflicts_with_all = ["system", "replay", "pid"])]
+    core: bool,
+    /// Keeps FILE up to date, a line of JSON, for the probes of an orchestrator: whether the
+    /// program hangs, since when, and when it last got on.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["system", "replay"])]
+    health: Option<PathBuf>,
+    /// Answers the same by HTTP at this address and port: status 503 while it hangs, else 200.
+    #[arg(long, value_name = "ADDRESS:PORT", conflicts_with_all = ["system", "replay"])]
+    health_listen: Option<SocketAddr>,
     /// A section: FUNCTION of the program or a library it uses. A thread that uses far more CPU in
     /// one execution of it than usual, or sits in it without running, is reported with NAME.
     /// FUNCTION is [FILE:]SYMBOL or [FILE:]0xADDRESS; may be given several times.
@@ -217,6 +240,12 @@ struct Guard {
     /// Processes that a signal was sent for hanging, with the time of their last report.
     waves: BTreeMap<i32, Instant>,
     commands: Commands,
+    /// Hangs that are acted on when they have lasted for long enough.
+    lasting: Lasting,
+    pages: Option<Pages>,
+    health: Option<Health>,
+    /// A restart has the kernel write a core first.
+    core: bool,
     started: Instant,
     pause: Duration,
 }
@@ -256,6 +285,11 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
     if args.pid.is_some() && on_hang.action == Action::Restart {
         return Err(Failure::text("--on-hang restart needs a program that the guard started, not --pid"));
     }
+    if args.core && on_hang.action != Action::Restart {
+        return Err(Failure::text(
+            "--core needs --on-hang restart, perhaps with likely:, guess: or after=60s: before it",
+        ));
+    }
     let events = match (&args.events, &settings.events) {
         (Some(path), _) => Some(Events::open(path, "watch").map_err(Failure::Text)?),
         (None, Some((path, at))) => {
@@ -269,6 +303,12 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
         signals = signals.with_witnesses(&args.program);
     }
     let limit = program::raise_limit();
+    let health = Health::start(args.health.as_deref(), args.health_listen, on_hang.after).map_err(Failure::Text)?;
+    let of_pages = |dir: &PathBuf| {
+        let failed = |e| cannot(&format!("cannot write to {} for --report", dir.display()), e);
+        Pages::start(dir).map_err(failed)
+    };
+    let pages = args.report.as_ref().map(of_pages).transpose()?;
     let adopts = on_hang.action == Action::Restart && family::adopt().is_ok();
     let others = if adopts { family::Others::before_program() } else { family::Others::default() };
     // Tried here, while nothing has begun: a filter may forbid it.
@@ -323,6 +363,9 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
     }
     let writer = Writer::start(events).inspect_err(|_| unmake(&mut child));
     let writer = writer.map_err(|e| cannot("cannot make a thread", e))?;
+    if let Some(address) = health.as_ref().and_then(|health| health.address) {
+        writer.did(format!("answers at http://{address}/ whether the program hangs"), pid);
+    }
     Ok(Guard {
         detector,
         on_hang,
@@ -340,6 +383,10 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
         spared: BTreeSet::new(),
         waves: BTreeMap::new(),
         commands: Commands::default(),
+        lasting: Lasting::default(),
+        pages,
+        health,
+        core: args.core,
         started: Instant::now(),
         pause: restart::FIRST_PAUSE,
     })
@@ -362,7 +409,8 @@ impl Guard {
             fds.extend(self.signals.polled());
             fds.extend(self.commands.descriptors().map(readable));
             fds.extend(reports.iter().map(|fd| readable(fd.as_fd())));
-            let pause = self.detector.pause().min(self.signals.pause());
+            let pause = self.detector.pause().min(self.signals.pause()).min(self.lasting.pause());
+            let pause = if self.health.is_some() { pause.min(health::EVERY) } else { pause };
             // Without room to wait for all it waits for the program, and polls for the
             // rest.
             orbit_linux::poll::poll(&mut fds, Some(pause))
@@ -391,18 +439,24 @@ impl Guard {
                     _ => String::new(),
                 };
                 let acted = match &event {
-                    Event::Hang(hang) => self.act(hang).map(|did| (did, hang.pid)),
+                    Event::Hang(hang) => self.hangs(hang, &mut restart).map(|did| (did, hang.pid)),
                     _ => None,
                 };
-                if let (Event::Hang(hang), Action::Restart) = (&event, &self.on_hang.action)
-                    && !self.on_hang.spares(hang.sure)
-                {
-                    restart = restart.or(Some(hang.pid));
-                }
                 self.report(event, command);
                 if let Some((did, pid)) = acted {
                     self.writer.did(did, pid);
                 }
+            }
+            for hang in self.lasting.due() {
+                if let Some(did) = self.act(&hang, &mut restart) {
+                    self.writer.did(did, hang.pid);
+                }
+            }
+            for (did, pid) in self.pages.as_mut().map_or_else(Vec::new, Pages::did) {
+                self.writer.did(did, pid);
+            }
+            if let Some(health) = &mut self.health {
+                health.tick(self.pid, &self.detector.pids());
             }
             if let Some(pid) = restart
                 && let Some(code) = self.restart(pid)
@@ -422,9 +476,15 @@ impl Guard {
 
     /// Reports an event, unless it is no news.
     fn report(&mut self, event: Event, command: String) {
+        if let Event::Recovered { pid, tid, .. } = event {
+            self.lasting.over(pid, tid);
+            self.health.iter_mut().for_each(|health| health.over(pid, tid));
+        }
         match event {
             Event::Recovered { pid, .. } if self.ended.contains(&pid) => return,
             Event::Left { pid } => {
+                self.lasting.left(pid);
+                self.health.iter_mut().for_each(|health| health.left(pid));
                 self.ended.remove(&pid);
                 self.spared.remove(&pid);
                 self.waves.remove(&pid);
@@ -435,10 +495,15 @@ impl Guard {
     }
 
     /// The event that a piece of news is; else it is about a module, and reported.
-    fn event(&self, news: News) -> Option<Event> {
+    fn event(&mut self, news: News) -> Option<Event> {
         match news {
             News::Event(event) => Some(event),
             News::Module(about) => {
+                // What ended while there was no detection is never reported.
+                if ["failed", "reloaded", "gave up", "loaded", "unloaded", "dropped"].contains(&about.state) {
+                    self.lasting.forget();
+                    self.health.iter_mut().for_each(Health::forget);
+                }
                 self.writer.about(about);
                 None
             }
@@ -447,6 +512,7 @@ impl Guard {
 
     /// Reports what is left when nothing will be watched any more.
     fn finish(&mut self) {
+        self.finish_pages();
         for (did, pid) in self.commands.finish() {
             self.writer.did(did, pid);
         }
@@ -457,8 +523,16 @@ impl Guard {
         }
     }
 
-    /// Does what was asked for, but for a restart, or has it done; returns what was done.
-    fn act(&mut self, hang: &Hang) -> Option<String> {
+    /// Notes a hang, and does what was asked for about it; returns what was done.
+    fn hangs(&mut self, hang: &Hang, restart: &mut Option<i32>) -> Option<String> {
+        self.health.iter_mut().for_each(|health| health.hangs(hang));
+        if let Some((did, pid)) = self.pages.as_mut().and_then(|pages| pages.add(hang)) {
+            self.writer.did(did, pid);
+        }
+        if let Some(after) = self.on_hang.after {
+            self.lasting.add(hang.clone(), after);
+            return None;
+        }
         if self.on_hang.spares(hang.sure) {
             let is_first = self.spared.insert(hang.pid);
             let (sure, from) = (hang.sure, self.on_hang.from);
@@ -470,8 +544,21 @@ impl Guard {
                 )
             });
         }
+        self.act(hang, restart)
+    }
+
+    /// Does what was asked for, but for a restart, or has it done; returns what was done.
+    fn act(&mut self, hang: &Hang, restart: &mut Option<i32>) -> Option<String> {
+        if self.on_hang.action != Action::Report {
+            // Afterwards there is nothing to be drawn.
+            self.finish_pages();
+        }
         let signal = match &self.on_hang.action {
-            Action::Report | Action::Restart => return None,
+            Action::Report => return None,
+            Action::Restart => {
+                *restart = restart.or(Some(hang.pid));
+                return None;
+            }
             Action::Signal(signal) => Some(*signal),
             Action::Kill => Some(libc::SIGKILL),
             Action::Recover => None,
@@ -505,6 +592,12 @@ impl Guard {
             }
             Err(e) => format!("could not send signal {signal} to process {}: {e}", hang.pid),
         })
+    }
+
+    fn finish_pages(&mut self) {
+        for (did, pid) in self.pages.as_mut().map_or_else(Vec::new, Pages::finish) {
+            self.writer.did(did, pid);
+        }
     }
 
     /// The program has ended.

@@ -186,6 +186,7 @@ fn pid(event: &Event) -> i32 {
         Event::Joined { pid, .. }
         | Event::Left { pid }
         | Event::Recovered { pid, .. }
+        | Event::Learnt { pid, .. }
         | Event::Sections { pid, .. }
         | Event::Trouble { pid, .. } => *pid,
     }

@@ -10,9 +10,10 @@
 use super::family::{self, Family};
 use super::{Guard, action, program, readable, unmake};
 use orbit_ahd::Event;
-use orbit_linux::child::Exit;
+use orbit_linux::child::{self, Exit};
 use orbit_linux::pidfd;
 use orbit_linux::poll::poll;
+use orbit_linux::rlimit::{self, Resource};
 use std::collections::BTreeSet;
 use std::os::fd::AsFd;
 use std::process::ExitCode;
@@ -27,6 +28,8 @@ const FIRST_PAUSE_AGAIN_AFTER: Duration = Duration::from_secs(60);
 /// So long a killed program may take to exit before that is reported, and a signal that asks for
 /// the end ends the guard.
 const MAX_WAIT_FOR_END: Duration = Duration::from_secs(5);
+/// So long the kernel may take to write a core.
+const MAX_WAIT_FOR_CORE: Duration = Duration::from_secs(60);
 /// Pause between two checks of a program that a tracer keeps.
 const CHECK_INTERVAL: Duration = Duration::from_millis(5);
 
@@ -40,11 +43,15 @@ impl Guard {
         let mut asked = self.signals.asked_to_end();
         let mut family = self.adopts.then(|| Family::of(self.pid, &self.others));
         let mut gone = BTreeSet::from_iter(self.detector.pids());
-        for &pid in &gone {
-            if let Ok(fd) = pidfd::open(pid) {
-                // It may have ended meanwhile.
-                let _ = pidfd::send_signal(fd.as_fd(), libc::SIGKILL);
-            }
+        // Before anything ends: a number may be another process' then.
+        let held: Vec<_> = gone.iter().filter_map(|pid| pidfd::open(*pid).ok()).collect();
+        if self.core {
+            let said = self.core_of(hung);
+            self.writer.did(said, hung);
+        }
+        for process in &held {
+            // It may have ended meanwhile.
+            let _ = pidfd::send_signal(process.as_fd(), libc::SIGKILL);
         }
         self.wait_for_its_end(&ending, &mut asked);
         let left = family.as_mut().map_or(0, |family| family.end(&self.others));
@@ -91,6 +98,42 @@ impl Guard {
         self.detector.watch(self.pid);
         self.writer.did(format!("killed the program and started it again as process {}", self.pid), self.pid);
         None
+    }
+
+    /// Has the kernel write a core of a process, as `core_pattern` says, by a signal that ends it
+    /// so; says what became of it. Waits for [`MAX_WAIT_FOR_CORE`] at most.
+    fn core_of(&mut self, pid: i32) -> String {
+        let without = |why: &str| format!("no core of process {pid}: {why}");
+        if !action::ends(pid, libc::SIGABRT) {
+            return without("it catches, ignores or blocks SIGABRT");
+        }
+        let Ok(process) = pidfd::open(pid) else { return without("it has exited") };
+        match rlimit::get(pid, Resource::Core) {
+            Ok((_, 0)) => return without("its limit of a core's size (ulimit -H -c) is 0"),
+            Ok((_, hard)) if rlimit::set(pid, Resource::Core, hard, hard).is_ok() => {}
+            _ => return without("its limit of a core's size cannot be set"),
+        }
+        if let Err(error) = pidfd::send_signal(process.as_fd(), libc::SIGABRT) {
+            return without(&format!("SIGABRT cannot be sent: {error}"));
+        }
+        let until = Instant::now() + MAX_WAIT_FOR_CORE;
+        while !pidfd::has_ended(process.as_fd()) {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return without(&format!("it has not ended {} s after SIGABRT", MAX_WAIT_FOR_CORE.as_secs()));
+            }
+            if poll(&mut [readable(process.as_fd())], Some(left)).is_err() {
+                std::thread::sleep(CHECK_INTERVAL);
+            }
+        }
+        let pattern = orbit_linux::procfs::text("/proc/sys/kernel/core_pattern").unwrap_or_default();
+        let pattern = pattern.trim_end();
+        // Of another process than the guard's child only its parent learns that.
+        match child::has_dumped(pid) {
+            Ok(true) => format!("ended process {pid} by SIGABRT: its core went to `{pattern}`"),
+            Ok(false) => without(&format!("the kernel wrote none to `{pattern}`")),
+            Err(_) => format!("ended process {pid} by SIGABRT for a core, which goes to `{pattern}` if it may"),
+        }
     }
 
     /// Waits until the killed program has ended and is reaped; some seconds at most if a signal

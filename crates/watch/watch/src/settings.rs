@@ -39,8 +39,8 @@ const KEYS: [(&str, &str); 11] = [
     ("deadline_ms", "a whole number from 500 to 3600000"),
     (
         "on_hang",
-        "\"report\", \"signal:SIG\", \"kill\", \"restart\" or \"exec:CMD\", perhaps with \"likely:\" or \"guess:\" \
-         before it",
+        "\"report\", \"signal:SIG\", \"kill\", \"restart\" or \"exec:CMD\", perhaps with \"likely:\", \"guess:\" or \
+         \"after=60s:\" before it",
     ),
     ("events", "a file name of at most 4095 bytes in double quotes, or \"-\" for stdout"),
 ];

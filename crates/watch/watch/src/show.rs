@@ -82,7 +82,7 @@ fn line(to: &mut impl Write, mut value: Value, at: Duration) -> io::Result<()> {
 /// An event for people; what only machines want to know is left out.
 pub fn text(to: &mut impl Write, event: &Event) -> io::Result<()> {
     match event {
-        Event::Joined { .. } | Event::Left { .. } => Ok(()),
+        Event::Joined { .. } | Event::Left { .. } | Event::Learnt { .. } => Ok(()),
         Event::Hang(h) => hang(to, h),
         Event::Recovered { pid, tid, kind, after } => {
             let kind = kind.word();

@@ -43,14 +43,8 @@ pub(crate) struct Runtime {
 }
 
 impl Runtime {
-    /// Reads it; what could not be read is added to `lacks`.
-    pub(crate) fn of(
-        pid: i32,
-        waits: &[(i32, Wait)],
-        watched: &mut Watched,
-        unwinder: &mut Unwinder,
-        lacks: &mut Vec<String>,
-    ) -> Runtime {
+    /// Reads its locks, without asking it anything.
+    pub(crate) fn of(pid: i32, waits: &[(i32, Wait)], watched: &mut Watched) -> Runtime {
         let tids: Vec<i32> = waits.iter().map(|(tid, _)| *tid).collect();
         let progress = |watched: &mut Watched| -> BTreeMap<i32, Option<(u64, u64)>> {
             tids.iter().map(|tid| (*tid, watched.progress(*tid))).collect()
@@ -80,14 +74,18 @@ impl Runtime {
         let after = progress(watched);
         let still = |tid: &i32| before.get(tid).is_some_and(|was| was.is_some() && after.get(tid) == Some(was));
         edges.retain(|edge| still(&edge.waiter) && still(&edge.holder));
-        let mut says = runtimes::goroutines(pid, unwinder);
-        if says.is_empty() {
-            says = runtimes::java(pid, &tids).unwrap_or_else(|error| {
+        Runtime { edges, gil, says: Vec::new() }
+    }
+
+    /// Asks it what its threads do; what could not be read is added to `lacks`.
+    pub(crate) fn ask(&mut self, pid: i32, tids: &[i32], unwinder: &mut Unwinder, lacks: &mut Vec<String>) {
+        self.says = runtimes::goroutines(pid, unwinder);
+        if self.says.is_empty() {
+            self.says = runtimes::java(pid, tids).unwrap_or_else(|error| {
                 lacks.push(error);
                 Vec::new()
             });
         }
-        Runtime { edges, gil, says }
     }
 
     /// The lock of its runtime's that a thread waits for.

@@ -87,8 +87,27 @@ impl Thread {
     }
 }
 
-/// Reads a process. Blocks for the interval and what reading takes.
+/// A thread's frames, and Python's.
+pub(crate) type Stack = (Vec<Frame>, Vec<String>);
+
+/// Reads a process, and stops each thread for its stack. Blocks for the interval and what reading
+/// takes.
 pub(crate) fn take(pid: i32, interval: Duration) -> Result<Sample, Error> {
+    read(pid, interval, None)
+}
+
+/// The same without a stop, and without asking its runtime: these stacks were taken before, by
+/// thread, and this is what its runtime said.
+pub(crate) fn beside(
+    pid: i32,
+    interval: Duration,
+    stacks: BTreeMap<i32, Stack>,
+    says: Vec<String>,
+) -> Result<Sample, Error> {
+    read(pid, interval, Some((stacks, says)))
+}
+
+fn read(pid: i32, interval: Duration, known: Option<(BTreeMap<i32, Stack>, Vec<String>)>) -> Result<Sample, Error> {
     let mut lacks = Vec::new();
     let mut watched = Watched::new(pid)?;
     let (began, before) = (Instant::now(), times(&mut watched));
@@ -97,10 +116,20 @@ pub(crate) fn take(pid: i32, interval: Duration) -> Result<Sample, Error> {
     let elapsed = began.elapsed();
     let rings = RingWatch::new(&[pid])?.scan();
     let waits: Vec<(i32, Wait)> = found.iter().map(|thread| (thread.tid, watched.wait_of(thread.tid))).collect();
-    let mut unwinder = Unwinder::new(pid)?;
-    let runtime = Runtime::of(pid, &waits, &mut watched, &mut unwinder, &mut lacks);
-    let mut stacks = stacks(&mut unwinder, &mut lacks);
-    let mut pythons = python_frames(pid, &mut lacks);
+    let mut runtime = Runtime::of(pid, &waits, &mut watched);
+    let (mut stacks, mut pythons) = match known {
+        Some((known, says)) => {
+            runtime.says = says;
+            let split = known.into_iter().map(|(tid, (frames, python))| ((tid, frames), (tid, python)));
+            split.unzip()
+        }
+        None => {
+            let mut unwinder = Unwinder::new(pid)?;
+            let tids: Vec<i32> = waits.iter().map(|(tid, _)| *tid).collect();
+            runtime.ask(pid, &tids, &mut unwinder, &mut lacks);
+            (stacks(&mut unwinder, &mut lacks), python_frames(pid, &mut lacks))
+        }
+    };
     let mut threads = Vec::new();
     for (state, (tid, wait)) in found.into_iter().zip(waits) {
         if state.state == State::Ended {
@@ -187,11 +216,16 @@ fn python_frames(pid: i32, lacks: &mut Vec<String>) -> BTreeMap<i32, Vec<String>
             return BTreeMap::new();
         }
     };
-    let line = |frame: python::PyFrame| match frame.line {
+    let stacks = python.stacks().into_iter();
+    stacks.map(|thread| (thread.tid, thread.frames.iter().map(python_line).collect())).collect()
+}
+
+/// A frame of Python's.
+pub(crate) fn python_line(frame: &python::PyFrame) -> String {
+    match frame.line {
         Some(line) => format!("{} at {}:{line}", frame.function, frame.file),
         None => format!("{} at {}", frame.function, frame.file),
-    };
-    python.stacks().into_iter().map(|thread| (thread.tid, thread.frames.into_iter().map(line).collect())).collect()
+    }
 }
 
 /// The thread that holds what is waited for: its process and its id.

@@ -17,7 +17,7 @@ const SHOWN: usize = 16;
 const NAMED: usize = 8;
 
 /// Text for people.
-pub(crate) fn text(to: &mut impl Write, sample: &Sample) -> io::Result<()> {
+pub(crate) fn text(to: &mut (impl Write + ?Sized), sample: &Sample) -> io::Result<()> {
     let Sample { pid, command, threads, .. } = sample;
     let time = rfc3339(sample.at);
     let count = if threads.len() == 1 { "thread" } else { "threads" };
@@ -54,7 +54,7 @@ pub(crate) fn text(to: &mut impl Write, sample: &Sample) -> io::Result<()> {
 }
 
 /// A lock, the thread that holds it, and those that wait, in a sentence.
-fn sentence(lock: &Contention, name: Option<&str>) -> String {
+pub(crate) fn sentence(lock: &Contention, name: Option<&str>) -> String {
     let kind = if matches!(lock.kind, FutexKind::RwLock { .. }) { "rwlock" } else { "mutex" };
     let name = name.map(|name| format!(" ({name})")).unwrap_or_default();
     let holder = match lock.holder {
@@ -87,16 +87,10 @@ fn sentence(lock: &Contention, name: Option<&str>) -> String {
 }
 
 /// A line for each thread, up to [`NAMED`].
-fn heads(to: &mut impl Write, sample: &Sample, members: &[&Thread]) -> io::Result<()> {
+fn heads(to: &mut (impl Write + ?Sized), sample: &Sample, members: &[&Thread]) -> io::Result<()> {
     for thread in members.iter().take(NAMED) {
         write!(to, "{HEAD}thread {}{HEAD:#} ({}) ", thread.tid, Harmless(&thread.name))?;
-        match thread.is_busy() {
-            true => write!(to, "uses {:.0} % of a CPU", thread.cpu * 100.0)?,
-            false => match sample.runtime.edge(thread.tid) {
-                Some(edge) => write!(to, "waits for {edge}")?,
-                None => write!(to, "waits for {}", Harmless(&thread.wait))?,
-            },
-        }
+        write!(to, "{}", Harmless(does(sample, thread)))?;
         let others = thread.peers.iter().copied().chain(thread.holder.map(|(pid, _)| pid));
         for other in others.filter(|other| *other != sample.pid) {
             if let Some(command) = sample.commands.get(&other).filter(|command| !command.is_empty()) {
@@ -111,7 +105,16 @@ fn heads(to: &mut impl Write, sample: &Sample, members: &[&Thread]) -> io::Resul
     Ok(())
 }
 
-fn frames(to: &mut impl Write, thread: &Thread) -> io::Result<()> {
+/// What a thread does or waits for, in words.
+pub(crate) fn does(sample: &Sample, thread: &Thread) -> String {
+    match (thread.is_busy(), sample.runtime.edge(thread.tid)) {
+        (true, _) => format!("uses {:.0} % of a CPU", thread.cpu * 100.0),
+        (false, Some(edge)) => format!("waits for {edge}"),
+        (false, None) => format!("waits for {}", thread.wait),
+    }
+}
+
+fn frames(to: &mut (impl Write + ?Sized), thread: &Thread) -> io::Result<()> {
     for line in thread.python.iter().take(SHOWN) {
         writeln!(to, "    {} (Python)", Harmless(line))?;
     }

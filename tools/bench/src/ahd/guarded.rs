@@ -10,6 +10,7 @@ use orbit_linux::pidfd;
 use orbit_linux::status::Status;
 use orbit_watch::family;
 use serde_json::Value;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::os::fd::{AsFd, OwnedFd};
@@ -51,6 +52,8 @@ pub struct Guarded {
     guard: Child,
     reported: Receiver<Reported>,
     processes: Vec<(i32, OwnedFd)>,
+    /// Threads whose loop it knows.
+    learnt: BTreeSet<i32>,
     /// What it reported of itself.
     troubles: Vec<Value>,
     /// The guard started the program, and so it ends with it.
@@ -112,7 +115,8 @@ impl Guarded {
                 }
             }
         });
-        let mut guarded = Guarded { guard, reported, processes: Vec::new(), troubles: Vec::new(), own };
+        let (processes, learnt) = (Vec::new(), BTreeSet::new());
+        let mut guarded = Guarded { guard, reported, processes, learnt, troubles: Vec::new(), own };
         let begun = Instant::now();
         while guarded.processes.is_empty() {
             match guarded.next(PATIENCE.saturating_sub(begun.elapsed())) {
@@ -144,7 +148,13 @@ impl Guarded {
                 {
                     self.processes.push((pid as i32, fd));
                 }
-                if !["joined", "left", "hang", "recovered"].iter().any(|&known| reported.event["event"] == known) {
+                if reported.event["event"] == "learnt"
+                    && let Some(tid) = reported.event["tid"].as_i64()
+                {
+                    self.learnt.insert(tid as i32);
+                }
+                let of_program = ["joined", "left", "hang", "recovered", "learnt"];
+                if !of_program.iter().any(|&known| reported.event["event"] == known) {
                     self.troubles.push(reported.event.clone());
                 }
                 Ok(Some(reported))
@@ -189,6 +199,11 @@ impl Guarded {
     /// The program's first process.
     pub fn pid(&self) -> i32 {
         self.processes[0].0
+    }
+
+    /// Whether it has said that it knows the loop of this thread.
+    pub fn knows(&self, tid: i32) -> bool {
+        self.learnt.contains(&tid)
     }
 
     /// How often the guard, with whatever it started besides the program, went to sleep by itself:

@@ -19,7 +19,6 @@ use crate::stats::Shuffle;
 use orbit_console::out::Failure;
 use serde::Serialize;
 use orbit_linux::procfs;
-use orbit_linux::stat::Stat;
 use orbit_linux::status::Status;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -29,12 +28,9 @@ use std::time::{Duration, Instant};
 
 /// Time a server is watched before a thread hangs, at least,
 const WARM: Duration = Duration::from_millis(3500);
-/// and at most; between the two until it was found asleep in so many samples, and the guard has
-/// scanned so often, as a loop must be learnt: on a machine with two programs to a CPU that takes
-/// no longer, on a crowded one it does.
-const WARM_AT_LAST: Duration = Duration::from_secs(30);
-const ASLEEP: usize = 8;
-const MIN_SCANS: u64 = 12;
+/// and at most; between the two until the guard says that it knows the loop: on a loaded machine
+/// it sees the thread less often.
+const WARM_AT_LAST: Duration = Duration::from_secs(60);
 /// A thread that does something a few times a second is watched until it has slept so often, as a
 /// loop must be learnt.
 const SLEPT_RARE: u64 = 64;
@@ -324,16 +320,24 @@ fn names(hung: &Hung, reported: &Reported) -> bool {
     reported.event["tid"] == hung.tid || cycle.into_iter().flatten().any(|edge| edge["tid"] == hung.tid)
 }
 
-/// Watches until the loop of a process' main thread can be known.
-fn warm(guarded: &mut Guarded, pid: i32) -> Result<Vec<Reported>, Failure> {
-    let (begun, scans) = (Instant::now(), guarded.rests());
-    let (mut reported, mut asleep) = (Vec::new(), 0);
-    while begun.elapsed() < WARM_AT_LAST
-        && (begun.elapsed() < WARM || asleep < ASLEEP || guarded.rests().saturating_sub(scans) < MIN_SCANS)
-    {
+/// Watches until the loop of the thread that is to hang is known. A side thread may have none, and
+/// hangs then all the same.
+fn warm(guarded: &mut Guarded, pid: i32, place: &Place) -> Result<Vec<Reported>, Failure> {
+    let (begun, mut reported) = (Instant::now(), Vec::new());
+    let is_known = |guarded: &Guarded| match place.side {
+        false => guarded.knows(pid),
+        true => threads_named(pid, place.comm).any(|tid| tid != pid && guarded.knows(tid)),
+    };
+    while begun.elapsed() < WARM || !is_known(guarded) {
         scratch::go_on()?;
         reported.extend(guarded.watch(Duration::from_millis(75))?);
-        asleep += usize::from(Stat::of(pid).is_ok_and(|stat| stat.state == 'S'));
+        if begun.elapsed() > WARM_AT_LAST {
+            if place.side {
+                break;
+            }
+            let state = state(guarded, pid, pid);
+            return Err(Failure::text(format!("the guard does not know the loop of {pid} after a minute: {state}")));
+        }
     }
     Ok(reported)
 }
@@ -353,10 +357,16 @@ fn state(guarded: &Guarded, pid: i32, tid: i32) -> String {
     )
 }
 
+/// Threads of a process whose names begin so.
+fn threads_named(pid: i32, comm: &str) -> impl Iterator<Item = i32> {
+    let is_one = move |tid: &i32| Status::of_thread(pid, *tid).is_ok_and(|status| status.name().starts_with(comm));
+    procfs::ids(format!("/proc/{pid}/task")).into_iter().filter(is_one)
+}
+
 /// How often the thread of a process whose name begins so has slept.
 fn slept(pid: i32, comm: &str) -> u64 {
-    let of = |tid: &i32| Status::of_thread(pid, *tid).ok().filter(|status| status.name().starts_with(comm));
-    procfs::ids(format!("/proc/{pid}/task")).iter().find_map(of).and_then(|s| s.voluntary_switches()).unwrap_or(0)
+    let first = threads_named(pid, comm).next().and_then(|tid| Status::of_thread(pid, tid).ok());
+    first.and_then(|status| status.voluntary_switches()).unwrap_or(0)
 }
 
 /// CPU time of a thread, nanoseconds; 0 if it is gone.
@@ -502,7 +512,7 @@ impl Campaign<'_> {
             _ => guarded.pid(),
         };
         orders.meant(pid);
-        early.extend(warm(guarded, pid)?);
+        early.extend(warm(guarded, pid, place)?);
         if place.side && place.rare {
             let begun = Instant::now();
             while slept(pid, place.comm) < SLEPT_RARE && begun.elapsed() < WARM_AT_LAST {

@@ -43,6 +43,15 @@ impl FutexWait {
 }
 
 impl FutexWait {
+    /// What names the lock itself: its waiters may sleep at several words of it.
+    pub fn lock_key(&self) -> Key {
+        let back = self.call.addr.wrapping_sub(self.lock);
+        match self.key {
+            Key::Private { pid, addr } => Key::Private { pid, addr: addr.wrapping_sub(back) },
+            Key::Shared { dev, ino, offset } => Key::Shared { dev, ino, offset: offset.wrapping_sub(back) },
+        }
+    }
+
     /// Whether this waits to read a glibc rwlock behind a writer that waits.
     pub fn is_reader(&self) -> bool {
         matches!(self.kind, FutexKind::RwLock { .. }) && super::futex::waits_to_read(&self.call)

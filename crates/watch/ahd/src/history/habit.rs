@@ -93,10 +93,16 @@ pub struct Habit {
 }
 
 impl Habit {
-    /// Takes a sight of it after it ran, and what it had lost by then; `shared` are the homes of
-    /// all threads of the process.
-    pub fn saw(&mut self, old: Option<&Sight>, new: &Sight, lost: f64, shared: &mut Places) {
+    /// Takes a sight of it after it ran, and what it had lost by then; until the scan at `rested`
+    /// it was as it was seen before. `shared` are the homes of all threads of the process.
+    pub fn saw(&mut self, old: Option<&Sight>, new: &Sight, lost: f64, rested: f64, shared: &mut Places) {
         let stamp = Stamp { t: new.t, lost };
+        // An absence begins when it leaves: a night without work is none.
+        if self.at_home
+            && let Some((home, _)) = &mut self.last_home
+        {
+            home.t = home.t.max(rested);
+        }
         self.at_home = false;
         let moved_before = self.moved;
         if old.is_some_and(|old| (old.io.0, old.io.1) != (new.io.0, new.io.1)) {
@@ -158,14 +164,28 @@ mod tests {
         let mut old = at(0.0, 0, libc::SYS_epoll_wait);
         for i in 1..40u32 {
             let new = at(f64::from(i) * 0.08, u64::from(i) * 3, libc::SYS_epoll_wait);
-            habit.saw(Some(&old), &new, 0.0, &mut shared);
+            habit.saw(Some(&old), &new, 0.0, 0.0, &mut shared);
             old = new;
         }
         assert!(habit.is_learnt(&limits) && habit.at_home, "{habit:?}");
         let gone = Sight { st: 'R', nr: -1, ..at(4.0, 120, -1) };
-        habit.saw(Some(&old), &gone, 0.0, &mut shared);
+        habit.saw(Some(&old), &gone, 0.0, 0.0, &mut shared);
         assert!(!habit.at_home);
         assert!((habit.away(10.12, 0.0) - 7.0).abs() < 0.01, "{habit:?}");
         assert!((habit.away(10.12, 2.0) - 5.0).abs() < 0.01);
+    }
+
+    #[test]
+    fn time_without_work_is_no_absence() {
+        let (mut habit, mut shared) = (Habit::default(), Places::default());
+        let mut old = at(0.0, 0, libc::SYS_epoll_wait);
+        for i in 1..40u32 {
+            // Asleep for ten minutes until the scan before, then a moment's work.
+            let t = f64::from(i) * 600.0;
+            let new = at(t, u64::from(i) * 3, libc::SYS_epoll_wait);
+            habit.saw(Some(&old), &new, 0.0, t - 0.08, &mut shared);
+            old = new;
+        }
+        assert!(habit.is_learnt(&Limits::default()) && habit.longest < 0.1, "{habit:?}");
     }
 }

@@ -65,7 +65,7 @@ impl History {
                 }
                 let learnt = self.processes.entry(id.pid).or_default();
                 let lost = facts.threads.get(&id).map_or(0.0, |thread| thread.lost(new.t));
-                self.threads.entry(id).or_default().saw(old.as_ref(), new, lost, &mut learnt.shared);
+                self.threads.entry(id).or_default().saw(old.as_ref(), new, lost, facts.now, &mut learnt.shared);
                 learnt.queued = learnt.queued.max(old.map_or(0, |old| new.wt.saturating_sub(old.wt)));
             }
             Record::Connections { t, p, c } => {
