@@ -79,7 +79,7 @@ fn a_page_for_each_hang() {
     assert_eq!(path.metadata().expect("a file").permissions().mode() & 0o777, 0o600);
     let text = std::fs::read_to_string(&path).expect("a page");
     // The sentence of the report, the ring in red, and the stack that the report took.
-    for part in ["has waited", "Lock Ring", "Thread Ring", "class=\"red\"", "takes_it_twice", "(certain)"] {
+    for part in ["which it holds itself", "Lock Ring", "Thread Ring", "class=\"red\"", "takes_it_twice", "(certain)"] {
         assert!(text.contains(part), "no {part}: {text}");
     }
     assert!(!text.contains("<script"), "{text}");
@@ -145,7 +145,7 @@ fn get(address: &str) -> Option<(u16, serde_json::Value)> {
 }
 
 #[test]
-fn health_is_told_by_file_and_by_http() {
+fn health_by_file_and_by_http() {
     if skipped() {
         return;
     }

@@ -1,4 +1,4 @@
-//! `--report DIR`: a page for each hang, with who waits for whom and the stacks, as `orbit why
+//! `--report DIR`: a page for each hang, with what waits for what and the stacks, as `orbit why
 //! --html` writes it.
 //!
 //! A thread of its own draws them, so that signals are handed on meanwhile. Promises: no thread of

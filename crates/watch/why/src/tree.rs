@@ -1,4 +1,4 @@
-//! A process with all that it made: which processes there are, and who waits for whom.
+//! A process with all that it made: which processes there are, and which waits for which.
 //!
 //! The list is that of one moment; a process whose parent has exited belongs to no tree.
 

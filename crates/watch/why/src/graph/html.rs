@@ -16,7 +16,8 @@ pre{font:13px ui-monospace,DejaVu Sans Mono,monospace;background:#f6f6f6;padding
 pub(crate) fn html(graph: &Graph, headline: Option<&str>, text: &str) -> String {
     let title = escaped(&graph.title);
     let mut out = format!(
-        "<!DOCTYPE html>\n<html xmlns=\"http://www.w3.org/1999/xhtml\" lang=\"en\">\n<head>\n<meta charset=\"utf-8\"/>\n\
+        "<!DOCTYPE html>\n<html xmlns=\"http://www.w3.org/1999/xhtml\" lang=\"en\">\n<head>\n\
+         <meta charset=\"utf-8\"/>\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\"/>\n\
          <title>{title}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
     );
