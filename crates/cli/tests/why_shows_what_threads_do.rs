@@ -75,3 +75,80 @@ fn what_is_not_there() {
     let said = String::from_utf8_lossy(&output.stderr).into_owned();
     assert!(output.status.code() == Some(1) && said.contains("999999999"), "{output:?}");
 }
+
+/// Waits until `orbit why` of a Python program says this.
+fn python_until(text: &str, wanted: &[&str]) {
+    if Command::new("python3").arg("--version").output().is_err() {
+        println!("SKIP: needs python3");
+        return;
+    }
+    let child = start("python3", &["-c", text]);
+    until("what it waits for", || {
+        let output = why(&[&child.0.id().to_string()]);
+        let seen = String::from_utf8_lossy(&output.stdout).into_owned();
+        wanted.iter().all(|part| seen.contains(part)).then_some(())
+    });
+}
+
+#[test]
+fn a_fifo_that_nobody_opens() {
+    if skipped() {
+        return;
+    }
+    let dir = Dir::new("why-fifo");
+    let fifo = dir.0.join("fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().expect("mkfifo").success());
+    // The kernel says to root only where it waits, on some machines.
+    let child = start("sh", &["-c", &format!("exec cat <{}", fifo.display())]);
+    let wchan = || std::fs::read_to_string(format!("/proc/{}/wchan", child.0.id())).unwrap_or_default();
+    let place = until("the open", || Some(wchan()).filter(|place| !place.is_empty()));
+    if place == "0" && why(&[&child.0.id().to_string()]).status.success() && wchan() == "0" {
+        println!("SKIP: needs /proc/PID/wchan");
+        return;
+    }
+    let text = format!("a process to open the FIFO {} for writing", fifo.display());
+    until("the FIFO", || {
+        let output = why(&[&child.0.id().to_string()]);
+        String::from_utf8_lossy(&output.stdout).contains(&text).then_some(())
+    });
+}
+
+#[test]
+fn children_that_nobody_asked_for() {
+    if skipped() {
+        return;
+    }
+    let text = "import os, signal\nif os.fork() == 0: os._exit(0)\nsignal.pause()";
+    python_until(text, &["has exited, and the process has not asked for its status", "waits for a signal"]);
+}
+
+#[test]
+fn input_for_which_epoll_does_not_fire() {
+    if skipped() {
+        return;
+    }
+    let text = "\
+import select, socket
+a, b = socket.socketpair()
+e = select.epoll()
+e.register(a, select.EPOLLIN | select.EPOLLET)
+b.send(b'x')
+e.poll()
+e.poll()
+";
+    python_until(text, &["epoll of 1 descriptors; it does not fire for input that is there at descriptor"]);
+}
+
+#[test]
+fn pythons_global_lock_by_name() {
+    if skipped() {
+        return;
+    }
+    let text = "\
+import threading
+def spin():
+    while True: pass
+for _ in range(3): threading.Thread(target=spin).start()
+";
+    python_until(text, &["waits for Python's global lock (GIL)"]);
+}

@@ -118,7 +118,7 @@ fn the_rest() {
     let program = dir.build("waits.c", &["-O2", "-w"]);
     wait(&program, &["poll"], |w| *w == Wait::Poll { fds: 3, timed: false });
     wait(&program, &["select"], |w| *w == Wait::Poll { fds: 2, timed: true });
-    wait(&program, &["epoll"], |w| *w == Wait::Epoll { fds: 2, timed: false });
+    wait(&program, &["epoll"], |w| *w == Wait::Epoll { fds: 2, timed: false, unread: Vec::new() });
     wait(&program, &["sleep"], |w| *w == Wait::Sleep);
     wait(&program, &["signal"], |w| *w == Wait::Signal);
     wait(&program, &["event"], |w| matches!(w, Wait::Other(c) if c.nr == libc::SYS_read));

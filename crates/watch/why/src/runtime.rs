@@ -38,6 +38,8 @@ pub(crate) struct Runtime {
     pub(crate) edges: Vec<Edge>,
     /// The thread that has Python's global lock.
     pub(crate) gil: Option<i32>,
+    /// Threads that wait for it.
+    pub(crate) gil_waiters: Vec<i32>,
     /// What it says of its threads, in lines.
     pub(crate) says: Vec<String>,
 }
@@ -50,9 +52,12 @@ impl Runtime {
             tids.iter().map(|tid| (*tid, watched.progress(*tid))).collect()
         };
         let before = progress(watched);
-        let (mut edges, mut gil) = (Vec::new(), None);
+        let (mut edges, mut gil, mut gil_waiters) = (Vec::new(), None, Vec::new());
         if let Ok(Some(python)) = python::find(pid) {
             gil = python.lock_holder();
+            let words = python.lock_words().unwrap_or_default();
+            let waits_for_gil = |wait: &Wait| matches!(wait, Wait::Futex(futex) if words.contains(&futex.call.addr));
+            gil_waiters.extend(waits.iter().filter(|(_, wait)| waits_for_gil(wait)).map(|(tid, _)| *tid));
             let word = |wait: &Wait| if let Wait::Futex(futex) = wait { Some(futex.call.addr) } else { None };
             for held in python.held_locks() {
                 let waiters = waits.iter().filter(|(_, wait)| word(wait) == Some(held.word));
@@ -74,7 +79,7 @@ impl Runtime {
         let after = progress(watched);
         let still = |tid: &i32| before.get(tid).is_some_and(|was| was.is_some() && after.get(tid) == Some(was));
         edges.retain(|edge| still(&edge.waiter) && still(&edge.holder));
-        Runtime { edges, gil, says: Vec::new() }
+        Runtime { edges, gil, gil_waiters, says: Vec::new() }
     }
 
     /// Asks it what its threads do; what could not be read is added to `lacks`.
@@ -91,6 +96,15 @@ impl Runtime {
     /// The lock of its runtime's that a thread waits for.
     pub(crate) fn edge(&self, tid: i32) -> Option<&Edge> {
         self.edges.iter().find(|edge| edge.waiter == tid)
+    }
+
+    /// What a thread waits for by its runtime, in words.
+    pub(crate) fn wait_of(&self, tid: i32) -> Option<String> {
+        if let Some(edge) = self.edge(tid) {
+            return Some(edge.to_string());
+        }
+        let holder = || self.gil.map_or_else(String::new, |holder| format!(", held by thread {holder}"));
+        self.gil_waiters.contains(&tid).then(|| format!("Python's global lock (GIL){}", holder()))
     }
 
     /// Threads that wait for each other, each ring from its lowest thread on.

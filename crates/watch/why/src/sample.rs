@@ -10,6 +10,7 @@ use orbit_inspect::stacks::{Frame, Unwinder};
 use orbit_inspect::waits::{FutexKind, Owner, State, Wait, Watched};
 use orbit_inspect::{Error, Maps, globals, python};
 use orbit_linux::procfs;
+use orbit_linux::stat::Stat;
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime};
 
@@ -26,6 +27,8 @@ pub(crate) struct Sample {
     pub(crate) locks: Vec<(Contention, Option<String>)>,
     /// What its own runtime says.
     pub(crate) runtime: Runtime,
+    /// Children that have exited and that it has not asked for.
+    pub(crate) unreaped: Vec<i32>,
     /// Command lines of processes at the other ends.
     pub(crate) commands: BTreeMap<i32, String>,
     /// What could not be read, in sentences.
@@ -36,6 +39,30 @@ impl Sample {
     /// From this share of the time on in which it ran, or waited for a CPU, a thread computes
     /// without a pause.
     const NO_PAUSE: f64 = 0.9;
+
+    /// What is to be said of children that it has not asked for.
+    pub(crate) fn unreaped(&self) -> Option<String> {
+        const NAMED: usize = 8;
+        let named: Vec<String> = self.unreaped.iter().take(NAMED).map(i32::to_string).collect();
+        let more = if self.unreaped.len() > NAMED { ", ..." } else { "" };
+        let (count, pids) = (self.unreaped.len(), named.join(", "));
+        match count {
+            0 => None,
+            1 => Some(format!("child {pids} has exited, and the process has not asked for its status")),
+            _ => Some(format!("{count} children have exited, and the process has not asked for them: {pids}{more}")),
+        }
+    }
+
+    /// Where names of generated code come from, where it has none.
+    pub(crate) fn names_of_generated_code(&self) -> Option<String> {
+        let is_nameless = |frame: &Frame| frame.module.is_empty() && frame.function.is_none();
+        let any = self.threads.iter().flat_map(|thread| &thread.frames).any(is_nameless);
+        any.then(|| {
+            "generated code has no names here: they are in /tmp/perf-PID.map if node runs with --perf-basic-prof, \
+             Python 3.12 with -X perf, or after jcmd PID Compiler.perfmap"
+                .to_owned()
+        })
+    }
 
     /// Whether threads wait for each other, or for a lock that will not come free, or one computes
     /// without a pause.
@@ -164,7 +191,19 @@ fn read(pid: i32, interval: Duration, known: Option<(BTreeMap<i32, Stack>, Vec<S
     let others =
         threads.iter().flat_map(|thread| thread.peers.iter().copied().chain(thread.holder.map(|(pid, _)| pid)));
     let commands = others.filter(|other| *other != pid).map(|other| (other, command(other))).collect();
-    Ok(Sample { pid, at: SystemTime::now(), command: command(pid), threads, rings, locks, runtime, commands, lacks })
+    let (at, command, unreaped) = (SystemTime::now(), command(pid), unreaped(pid));
+    Ok(Sample { pid, at, command, threads, rings, locks, runtime, unreaped, commands, lacks })
+}
+
+/// Children of a process that have exited and were not reaped, sorted; none where the kernel lists
+/// no thread's children.
+fn unreaped(pid: i32) -> Vec<i32> {
+    let of = |tid: i32| procfs::text(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
+    let lists: Vec<String> = procfs::ids(format!("/proc/{pid}/task")).into_iter().map(of).collect();
+    let children = lists.iter().flat_map(|list| list.split_whitespace()).filter_map(|child| child.parse().ok());
+    let mut found: Vec<i32> = children.filter(|child| Stat::of(*child).is_ok_and(|stat| stat.state == 'Z')).collect();
+    found.sort_unstable();
+    found
 }
 
 /// The locks that threads wait for, with names.

@@ -35,6 +35,9 @@ pub(crate) fn text(to: &mut (impl Write + ?Sized), sample: &Sample) -> io::Resul
     if let Some(holder) = sample.runtime.gil {
         writeln!(to, "Python's global lock (GIL) is held by thread {holder}")?;
     }
+    for text in [sample.unreaped(), sample.names_of_generated_code()].into_iter().flatten() {
+        writeln!(to, "{}", Harmless(text))?;
+    }
     for group in groups(threads) {
         let members: Vec<&Thread> = group.iter().map(|place| &threads[*place]).collect();
         writeln!(to)?;
@@ -107,9 +110,9 @@ fn heads(to: &mut (impl Write + ?Sized), sample: &Sample, members: &[&Thread]) -
 
 /// What a thread does or waits for, in words.
 pub(crate) fn does(sample: &Sample, thread: &Thread) -> String {
-    match (thread.is_busy(), sample.runtime.edge(thread.tid)) {
+    match (thread.is_busy(), sample.runtime.wait_of(thread.tid)) {
         (true, _) => format!("uses {:.0} % of a CPU", thread.cpu * 100.0),
-        (false, Some(edge)) => format!("waits for {edge}"),
+        (false, Some(wait)) => format!("waits for {wait}"),
         (false, None) => format!("waits for {}", thread.wait),
     }
 }
@@ -157,6 +160,8 @@ pub(crate) fn json(sample: &Sample) -> Value {
         "runtime": sample.runtime.says,
         "runtime_locks": sample.runtime.edges.iter().map(edge).collect::<Vec<_>>(),
         "global_lock": sample.runtime.gil,
+        "global_lock_waiters": sample.runtime.gil_waiters,
+        "unreaped_children": sample.unreaped,
         "locks": sample.locks.iter().map(|(lock, name)| {
             let holder = match lock.holder {
                 Holder::Named(Owner::Thread { tid, .. }) | Holder::OwnHandler { tid } => Some(tid),
@@ -194,7 +199,8 @@ fn of_thread(sample: &Sample, thread: &Thread) -> Value {
     json!({
         "tid": thread.tid,
         "name": thread.name,
-        "waits_for": (!thread.is_busy()).then(|| thread.wait.to_string()),
+        "waits_for": (!thread.is_busy())
+            .then(|| sample.runtime.wait_of(thread.tid).unwrap_or_else(|| thread.wait.to_string())),
         "cpu": (thread.cpu * 1000.0).round() / 1000.0,
         "holder": thread.holder.map(|(pid, tid)| json!({"pid": pid, "tid": tid})),
         "peers": peers,

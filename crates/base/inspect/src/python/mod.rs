@@ -218,13 +218,7 @@ impl Python {
     pub fn lock_holder(&self) -> Option<i32> {
         let mut reader = Reader::of(self.memory, 64);
         let l = &self.layout;
-        let gil = match l.gil {
-            Gil::Runtime => self.runtime,
-            Gil::Interpreter(at) => {
-                let interpreter = reader.pointer(self.runtime.checked_add(l.interp_head)?)?;
-                reader.pointer(interpreter.checked_add(at)?)?
-            }
-        };
+        let gil = self.lock(&mut reader)?;
         let locked: [u8; 4] = reader.bytes(gil.checked_add(l.gil_locked)?)?;
         if i32::from_le_bytes(locked) != 1 {
             return None;
@@ -232,6 +226,27 @@ impl Python {
         let holder = reader.pointer(gil.checked_add(l.gil_holder)?)?;
         let watched = Watched::new(self.pid).ok();
         Some(self.tid(&mut reader, holder, watched.as_ref())).filter(|&t| t != 0)
+    }
+
+    /// The words at which threads sleep that wait for that lock: behind its state and a counter its
+    /// condition variable and its mutex lie, as `struct _gil_runtime_state` has them.
+    pub fn lock_words(&self) -> Option<std::ops::Range<u64>> {
+        const CONDITION: u64 = 16;
+        const BOTH: u64 = 48 + 40;
+        let gil = self.lock(&mut Reader::of(self.memory, 64))?;
+        let from = gil.checked_add(self.layout.gil_locked)?.checked_add(CONDITION)?;
+        Some(from..from.checked_add(BOTH)?)
+    }
+
+    /// Where the global lock of the main interpreter is.
+    fn lock(&self, reader: &mut Reader) -> Option<u64> {
+        match self.layout.gil {
+            Gil::Runtime => Some(self.runtime),
+            Gil::Interpreter(at) => {
+                let interpreter = reader.pointer(self.runtime.checked_add(self.layout.interp_head)?)?;
+                reader.pointer(interpreter.checked_add(at)?)
+            }
+        }
     }
 
     /// The thread states of all interpreters.

@@ -7,6 +7,7 @@
 //! waits of 32-bit programs, which are reported by the call's number only.
 
 mod call;
+pub mod epoll;
 mod files;
 mod futex;
 mod lock;
@@ -98,6 +99,16 @@ pub enum Wait {
         fds: usize,
         /// Has a time limit.
         timed: bool,
+        /// Those of them, of the first [`epoll::MOST`], that have input for which it does not fire:
+        /// it has fired for that (edge-triggered), or is not armed (one shot).
+        unread: Vec<i32>,
+    },
+    /// In `open` of a FIFO, until another process opens its other end.
+    Fifo {
+        /// As the program gave it; may be relative.
+        path: String,
+        /// Whether it opens it for reading, so that a writer is missing.
+        direction: Direction,
     },
     /// For time to pass.
     Sleep,
@@ -128,6 +139,24 @@ pub enum Wait {
     Ended,
     /// The kernel does not let this process see it; the text says what it would need.
     Hidden(String),
+}
+
+/// The FIFO that a thread opens, if the kernel says that it waits in there for the other end. The
+/// path is not followed: what is behind it may answer as little as it did the thread.
+fn fifo(pid: i32, tid: i32, call: &Call) -> Option<Wait> {
+    const LONGEST: usize = 256;
+    if !["wait_for_partner", "fifo_open"].contains(&files::wchan(tid).as_str()) {
+        return None;
+    }
+    let (path, flags) = match call.nr {
+        libc::SYS_open => (call.args[0], call.args[1]),
+        _ => (call.args[1], call.args[2]),
+    };
+    let bytes = Memory::of(pid).vec(path, LONGEST);
+    let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(bytes.len());
+    let reads = flags as i32 & libc::O_ACCMODE == libc::O_RDONLY;
+    let direction = if reads { Direction::Read } else { Direction::Write };
+    Some(Wait::Fifo { path: String::from_utf8_lossy(&bytes[..end]).into_owned(), direction })
 }
 
 /// A process whose threads are rechecked. Not to be shared between threads at the same time.
@@ -261,8 +290,20 @@ impl Watched {
             Seen::In(call) if disk && !matches!(call.nr, libc::SYS_vfork | libc::SYS_clone | libc::SYS_clone3) => {
                 Wait::Disk { wchan: files::wchan(tid), call: Some(call) }
             }
-            Seen::In(call) => self.in_call(pid, tid, call, ends),
+            Seen::In(call) => match self.in_call(pid, tid, call, ends) {
+                // What came meanwhile wakes it.
+                Wait::Epoll { fds, timed, unread } if !unread.is_empty() && !self.sleeps_since(tid, &state) => {
+                    Wait::Epoll { fds, timed, unread: Vec::new() }
+                }
+                wait => wait,
+            },
         }
+    }
+
+    /// Whether a thread sleeps, and has not run since it was in this state.
+    fn sleeps_since(&mut self, tid: i32, was: &ThreadState) -> bool {
+        let now = self.threads.get_mut(&tid).and_then(Kept::state);
+        now.is_some_and(|now| now.state == State::Sleeping && now.switches == was.switches)
     }
 
     fn in_call(&self, pid: i32, tid: i32, mut call: Call, ends: &mut Ends) -> Wait {
@@ -296,10 +337,9 @@ impl Watched {
             libc::SYS_select | libc::SYS_pselect6 => {
                 Wait::Poll { fds: peers::selected(Memory::of(pid), &a), timed: a[4] != 0 }
             }
-            libc::SYS_epoll_wait | libc::SYS_epoll_pwait => {
-                Wait::Epoll { fds: peers::watched(pid, tid, a[0] as i32), timed: a[3] as i32 >= 0 }
-            }
-            libc::SYS_epoll_pwait2 => Wait::Epoll { fds: peers::watched(pid, tid, a[0] as i32), timed: a[3] != 0 },
+            libc::SYS_epoll_wait | libc::SYS_epoll_pwait => epoll::wait(pid, tid, a[0] as i32, a[3] as i32 >= 0),
+            libc::SYS_epoll_pwait2 => epoll::wait(pid, tid, a[0] as i32, a[3] != 0),
+            libc::SYS_open | libc::SYS_openat => fifo(pid, tid, &call).unwrap_or(Wait::Other(call)),
             _ => peers::of_descriptor(pid, tid, &call, ends).unwrap_or(Wait::Other(call)),
         }
     }

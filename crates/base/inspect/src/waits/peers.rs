@@ -330,12 +330,6 @@ pub(super) fn selected(memory: Memory, args: &[u64; 6]) -> usize {
     any.iter().map(|b| b.count_ones() as usize).sum()
 }
 
-/// Descriptors an epoll instance watches.
-pub(super) fn watched(pid: i32, tid: i32, fd: i32) -> usize {
-    procfs::text(&format!("/proc/{pid}/task/{tid}/fdinfo/{fd}"), 64 << 20)
-        .map_or(0, |t| t.lines().filter(|l| l.starts_with("tfd:")).count())
-}
-
 #[cfg(test)]
 mod tests {
     use super::{Lock, OPEN_FILE, lock_in};

@@ -85,7 +85,15 @@ impl Display for Wait {
             Wait::FileLock { path, owner: None } => write!(f, "a lock on {path}"),
             Wait::Child { pids } => list(f, "the end of child", pids, "the end of a child, of which none is in sight"),
             Wait::Poll { fds, timed } => write!(f, "poll of {fds} descriptors{}", limit(*timed)),
-            Wait::Epoll { fds, timed } => write!(f, "epoll of {fds} descriptors{}", limit(*timed)),
+            Wait::Epoll { fds, timed, unread } => {
+                write!(f, "epoll of {fds} descriptors{}", limit(*timed))?;
+                let silent = "; it does not fire for input that is there at descriptor";
+                if unread.is_empty() { Ok(()) } else { list(f, silent, unread, "") }
+            }
+            Wait::Fifo { path, direction: Direction::Read } => {
+                write!(f, "a process to open the FIFO {path} for writing")
+            }
+            Wait::Fifo { path, .. } => write!(f, "a process to open the FIFO {path} for reading"),
             Wait::Sleep => f.write_str("time to pass"),
             Wait::Signal => f.write_str("a signal"),
             Wait::Stopped => f.write_str("SIGCONT: it is stopped"),

@@ -8,7 +8,7 @@ use super::Graph;
 /// Size of a box, and of the room between two.
 pub(super) const WIDTH: i32 = 300;
 pub(super) const HEIGHT: i32 = 48;
-const GAP_X: i32 = 90;
+const GAP_X: i32 = 130;
 const GAP_Y: i32 = 26;
 /// Room around the picture, and above it for the heading.
 pub(super) const MARGIN: i32 = 24;

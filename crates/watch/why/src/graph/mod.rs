@@ -140,6 +140,7 @@ fn facts(sample: &Sample) -> Vec<String> {
     }));
     all.extend(sample.locks.iter().map(|(lock, name)| format!("lock: {}", sentence(lock, name.as_deref()))));
     all.extend(sample.runtime.gil.map(|tid| format!("Python's global lock (GIL) is held by thread {tid}")));
+    all.extend(sample.unreaped());
     all.extend(sample.lacks.iter().map(|lack| format!("not seen: {lack}")));
     all.into_iter().map(|text| Harmless(text).to_string()).collect()
 }
@@ -252,6 +253,17 @@ impl<'a> Making<'a> {
             self.binds(&[node, lock]);
             return;
         }
+        if sample.runtime.gil_waiters.contains(&thread.tid) {
+            let title = "Python's global lock (GIL)".to_owned();
+            let lock = self.other(Kind::Lock, pid, format!("gil {pid}"), title, String::new());
+            self.edge(node, lock, "waits for");
+            // Its waits have a time limit, so nothing here is bound.
+            if let Some(holder) = sample.runtime.gil {
+                let holder = self.thread(pid, holder);
+                self.edge(lock, holder, "held by");
+            }
+            return;
+        }
         match &thread.wait {
             Wait::Futex(futex) => match futex.kind {
                 FutexKind::Join(Owner::Thread { pid, tid }) => {
@@ -275,6 +287,10 @@ impl<'a> Making<'a> {
                 self.ends(pipe, peers);
                 self.bind(node, true);
                 self.bind(pipe, !*named && !peers.is_empty());
+            }
+            Wait::Fifo { path, .. } => {
+                let fifo = self.other(Kind::Pipe, 0, format!("fifo {path}"), "FIFO to be opened".into(), path.clone());
+                self.edge(node, fifo, "waits to open");
             }
             Wait::Socket { ino, local, remote, peers, .. } => {
                 let text = [local, remote].map(|end| end.clone().unwrap_or_default()).join(" ");
