@@ -19,8 +19,10 @@ mod view;
 use clap::{CommandFactory, Parser, Subcommand};
 use orbit_console::out;
 use orbit_keep as keep;
+use orbit_linux::rlimit::{self, Resource};
 use orbit_service as service;
 use orbit_watch as watch;
+use std::io::Write;
 use std::process::ExitCode;
 
 const EXAMPLES: &str = "\
@@ -71,7 +73,32 @@ enum Command {
     Why(why::Args),
 }
 
+/// Least stack of the first thread, bytes: reading the arguments alone takes more than 64 KiB.
+const LEAST_STACK_BYTES: u64 = 256 << 10;
+
 fn main() -> ExitCode {
+    let stack = rlimit::get(0, Resource::Stack).map_or(u64::MAX, |(soft, _)| soft);
+    if stack >= LEAST_STACK_BYTES {
+        return command();
+    }
+    // With stderr closed there is no reader.
+    let _ = writeln!(
+        std::io::stderr(),
+        "orbit: the stack is limited to {} KiB (ulimit -s), and the command needs {}: raise the limit",
+        stack >> 10,
+        LEAST_STACK_BYTES >> 10
+    );
+    ExitCode::from(if is_watch() { watch::NOT_BEGUN } else { 1 })
+}
+
+/// Whether the subcommand is `watch`, whose program may end with any status itself.
+fn is_watch() -> bool {
+    std::env::args_os().nth(1).is_some_and(|name| name == "watch" || name == "guard")
+}
+
+/// Runs the command. Its frame is larger than a small stack.
+#[inline(never)]
+fn command() -> ExitCode {
     let mut words = std::env::args_os().skip(1);
     if words.next().is_some_and(|name| name == "generate") {
         return out::exit_code(generate::run(Args::command(), words));
@@ -79,10 +106,7 @@ fn main() -> ExitCode {
     let args = match Args::try_parse() {
         Ok(args) => args,
         // A program may end with 2 itself.
-        Err(error)
-            if error.use_stderr()
-                && std::env::args_os().nth(1).is_some_and(|name| name == "watch" || name == "guard") =>
-        {
+        Err(error) if error.use_stderr() && is_watch() => {
             // With stderr closed there is no reader.
             let _ = error.print();
             return ExitCode::from(watch::NOT_BEGUN);

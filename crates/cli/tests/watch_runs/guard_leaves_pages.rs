@@ -133,6 +133,20 @@ fn what_cannot_be_written_to_is_said_before_the_program_starts() {
     }
 }
 
+#[test]
+fn a_limit_that_is_too_low_is_named_and_nothing_starts() {
+    let dir = Dir::new("limits");
+    let started = dir.0.join("started");
+    for (limit, said) in [("-s 64", "the stack is limited to 64 KiB"), ("-n 12", "12 descriptors are allowed")] {
+        let script = format!("ulimit {limit}; exec \"$0\" watch -- touch \"$1\"");
+        let mut command = Command::new("sh");
+        let output = command.args(["-c", &script, env!("CARGO_BIN_EXE_orbit")]).arg(&started).output().expect("sh");
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.code() == Some(125) && text.contains(said), "{limit}: {output:?}");
+        assert!(!started.exists());
+    }
+}
+
 /// Reads a page by HTTP: the status, and the answer.
 fn get(address: &str) -> Option<(u16, serde_json::Value)> {
     use std::io::{Read, Write};

@@ -7,6 +7,7 @@ mod guard_common;
 mod guard_acts_on_certain_only;
 mod guard_begins_or_not;
 mod guard_leaves_pages;
+mod guard_many_starts;
 mod guard_passes_status;
 mod guard_reaps_orphans;
 mod guard_restart_bounded;

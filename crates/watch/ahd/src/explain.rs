@@ -272,9 +272,10 @@ fn sentence(
                 fds => format!("; input waits at {} of its process' descriptors", fds.len()),
             };
             format!(
-                "{thread} has not been back in its loop for {away:.1} s (longest before {longest:.1} s, {returns} \
+                "{thread} has not been back in its loop for {away:.1} s (longest before {}, {returns} \
                  returns): it \
-                 {does}{input}"
+                 {does}{input}",
+                span(*longest)
             )
         }
         Why::LockHeld { waiter, waited, at: lock, holder, reader } => {
@@ -360,15 +361,21 @@ fn sentence(
             });
             format!(
                 "{thread} has waited for an answer from port {port} at descriptor {fd} for {waited:.1} s (longest \
-                 before {longest:.1} s): {back}"
+                 before {}): {back}",
+                span(*longest)
             )
         }
         Why::Unanswered { port, requests, oldest, longest } => format!(
-            "{requests} {} read at port {port} and not answered, the oldest for {oldest:.1} s (longest before \
-             {longest:.1} s)",
-            if *requests == 1 { "request was" } else { "requests were" }
+            "{requests} {} read at port {port} and not answered, the oldest for {oldest:.1} s (longest before {})",
+            if *requests == 1 { "request was" } else { "requests were" },
+            span(*longest)
         ),
     }
+}
+
+/// A time in words, s; of one that rounds to nothing that it is short.
+fn span(seconds: f64) -> String {
+    if seconds < 0.05 { "less than 0.1 s".to_owned() } else { format!("{seconds:.1} s") }
 }
 
 /// The function that takes a lock, if it stands in the stack once more below a signal's handler.

@@ -344,7 +344,10 @@ impl Sections {
         }
         let ms = |ns: u64| ns as f64 / 1e6;
         let at = threads.first().map_or_else(String::new, |t| place(&t.stack));
-        let usual_words = usual.map_or_else(String::new, |u| format!(", usually {:.3} ms", ms(u)));
+        let usual_words = usual.map_or_else(String::new, |u| match u {
+            0..1000 => format!(", usually {u} ns"),
+            u => format!(", usually {:.3} ms", ms(u)),
+        });
         let why = format!(
             "thread {tid} spins in section {name}, in {at}: {:.0} ms of CPU without leaving it{usual_words}",
             ms(used)

@@ -185,6 +185,9 @@ pub const NOT_BEGUN: u8 = 125;
 /// For how long the CPU use of a process is measured that ran before it was joined.
 const CPU_SAMPLE_OF_JOINED: Duration = Duration::from_millis(500);
 
+/// Least limit of descriptors: with fewer a detector begins that then finds nothing.
+const LEAST_FILES: u64 = 64;
+
 /// Longest wait while it can wait for the program only.
 const MAX_WAIT_WITHOUT_SIGNALS: Duration = Duration::from_millis(50);
 
@@ -260,6 +263,11 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
     if args.program.is_empty() && args.pid.is_none() {
         let ways = "a program (`orbit watch -- PROGRAM`), a process that runs (`--pid N`) or the kernel (`--system`)";
         return Err(Failure::Text(format!("nothing to watch is named: give {ways}; see --help")));
+    }
+    if let Some((_, most)) = program::files_limit().filter(|limit| limit.1 < LEAST_FILES) {
+        return Err(Failure::Text(format!(
+            "{most} descriptors are allowed (ulimit -H -n), and watching takes {LEAST_FILES} at least: raise the limit"
+        )));
     }
     if !program::may_make_threads() {
         let why = "its children are in another namespace of processes, so that it can make no thread";

@@ -246,10 +246,15 @@ fn in_foreground() -> bool {
     terminal.is_ok_and(|terminal| process::is_in_foreground(terminal.as_fd()))
 }
 
+/// The limit of open files, soft and hard, if it can be read.
+pub fn files_limit() -> Option<(u64, u64)> {
+    rlimit::get(0, Resource::Files).ok()
+}
+
 /// Raises the limit of open files, of which every watched thread takes one; answers what it was,
 /// soft and hard.
 pub fn raise_limit() -> (u64, u64) {
-    let was = rlimit::get(0, Resource::Files).unwrap_or((0, 0));
+    let was = files_limit().unwrap_or((0, 0));
     // One that cannot be raised stays as it was: then fewer descriptors are kept open.
     let _ = rlimit::set(0, Resource::Files, was.1, was.1);
     was

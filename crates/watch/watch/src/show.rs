@@ -178,7 +178,7 @@ fn figures(h: &Hang) -> String {
     };
     let value = |n: u64| format!("{:.1} ms", n as f64 / 1e6);
     let usual = h.usual.map_or_else(String::new, |u| match u {
-        0..1000 => ", usually less than 0.001 ms".to_owned(),
+        0..1000 => ", usually less than a microsecond".to_owned(),
         _ => format!(", usually {:.3} ms", u as f64 / 1e6),
     });
     // A ring is a hang from its first moment.
