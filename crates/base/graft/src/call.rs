@@ -158,7 +158,7 @@ impl Stopped<'_> {
         let room = match self.room {
             Some(room) => room,
             None => {
-                let at: Vec<u64> = self.threads.values().map(|held| held.registers.rip).collect();
+                let at: Vec<_> = self.threads.values().map(|held| (held.registers.rip, held.registers.rsp)).collect();
                 *self.room.insert(stub::room(self.process, &self.mappings()?, &at)?)
             }
         };

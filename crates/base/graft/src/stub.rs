@@ -184,38 +184,81 @@ fn undo_made(code: &mut Vec<u8>, number: i64, second: u64) {
     code.extend(undo);
 }
 
+/// How far up its stack a thread is searched for a handler of a signal that will return to a stub.
+const SEARCHED: u64 = 64 << 10;
+
 /// Where a stub can stand in a stopped program: bytes that are mapped executable, that nothing
-/// uses, and at which none of `at` (program counters) is.
+/// uses, and at which none of `at` (program counter and stack pointer of each thread) is.
+///
+/// A stub that a killed tracer left is nothing's once its thread has come home. One that a thread
+/// stands in may lead into another that was left: so as long as a thread is in any, or will return
+/// to one, all stay.
 ///
 /// The kernel maps the vdso in whole pages, and what follows its image is zero. Where there is
 /// none, or no room: the end of a mapped file's code, which linkers fill with zeros up to the page;
 /// while all threads are stopped nobody reads there.
-pub(crate) fn room(process: &Process, maps: &[Entry], at: &[u64]) -> Result<Room, Error> {
+pub(crate) fn room(process: &Process, maps: &[Entry], at: &[(u64, u64)]) -> Result<Room, Error> {
     let code = |e: &&Entry| e.protection & libc::PROT_EXEC != 0 && !e.shared;
     let vdso = maps.iter().filter(code).filter(|e| e.name == "[vdso]");
     let files = maps.iter().filter(code).filter(|e| e.inode != 0);
+    let mut ends = Vec::new();
     for entry in vdso.chain(files) {
         // The last page that it has, and no more than half of it.
         let mut bytes = vec![0u8; 2048];
         if entry.end - entry.start < 4096 || process.read(entry.end - 2048, &mut bytes).is_err() {
             continue;
         }
-        let unused = unused_from(&bytes);
-        let room = Room { address: entry.end - (bytes.len() - unused) as u64, len: bytes.len() - unused };
-        let occupied = at.iter().any(|pc| (room.address..entry.end).contains(pc));
+        ends.push((entry.end, unused_from(&bytes, true), unused_from(&bytes, false)));
+    }
+    let address = |(end, unused): (u64, usize)| end - (2048 - unused) as u64;
+    let left: Vec<_> =
+        ends.iter().filter(|(_, from, zeros)| from != zeros).map(|(end, from, _)| (*end, *from)).collect();
+    let is_left = |word: u64| left.iter().any(|one| (address(*one)..one.0).contains(&word));
+    let stays = !left.is_empty() && at.iter().any(|(pc, sp)| is_left(*pc) || returns_to(process, *sp, is_left));
+    for (end, from, zeros) in ends {
+        let unused = if stays { zeros } else { from };
+        let room = Room { address: address((end, unused)), len: 2048 - unused };
+        let occupied = at.iter().any(|(pc, _)| (room.address..end).contains(pc));
         if room.len >= MIN_LEN && !occupied {
             return Ok(room);
         }
     }
-    let why = "none of its executable mappings ends with unused bytes from which calls could be made".into();
-    Err(Error::Unsuitable { id: process.pid(), why })
+    let why = if stays {
+        "a thread has not come home yet from where a tracer that was killed had it: try again"
+    } else {
+        "none of its executable mappings ends with unused bytes from which calls could be made"
+    };
+    Err(Error::Unsuitable { id: process.pid(), why: why.into() })
 }
 
-/// Where the unused bytes at the end begin, in whole words: zeros, or a stub that was left there.
-fn unused_from(bytes: &[u8]) -> usize {
+/// Whether a word of this stack, near its pointer, is an address of this kind.
+fn returns_to(process: &Process, sp: u64, is_wanted: impl Fn(u64) -> bool) -> bool {
+    let mut page = [0u8; 4096];
+    let mut at = sp & !7;
+    while at < sp.saturating_add(SEARCHED) {
+        // To the end of the page: what follows may not be mapped.
+        let len = (4096 - at % 4096) as usize;
+        if process.read(at, &mut page[..len]).is_err() {
+            break;
+        }
+        let mut words = page[..len].as_chunks::<8>().0.iter().map(|word| u64::from_ne_bytes(*word));
+        if words.any(&is_wanted) {
+            return true;
+        }
+        at += len as u64;
+    }
+    false
+}
+
+/// Where the unused bytes at the end begin, in whole words: zeros, or, if wanted, a stub that was
+/// left there.
+fn unused_from(bytes: &[u8], with_stubs: bool) -> usize {
     let start = [SYSCALL.as_slice(), &MARK].concat();
     // A word of zeros before a stub: nothing of the mapping's own ends there.
-    let left = (8..bytes.len()).step_by(8).find(|at| bytes[*at..].starts_with(&start) && bytes[at - 8..*at] == [0; 8]);
+    let left = (8..bytes.len())
+        .step_by(8)
+        .filter(|_| with_stubs)
+        .find(|at| bytes[*at..].starts_with(&start) && bytes[at - 8..*at] == [0; 8]);
     let used = bytes[..left.unwrap_or(bytes.len())].iter().rposition(|b| *b != 0).map_or(0, |last| last + 1);
     // One word of zeros stays between.
     ((used + 15) & !7).min(bytes.len())
@@ -246,13 +289,14 @@ mod tests {
     fn a_stub_that_was_left_is_unused_room() {
         let mut page = [0u8; 512];
         page[..100].fill(7);
-        let clean = unused_from(&page);
+        let clean = unused_from(&page, true);
         assert_eq!(clean, 112);
         let stub = code(&zeros(), u64::MAX, Makes::Nothing, &[Undo::Close { number: 3 }]);
         // The first stub of that room, as a killed tracer leaves it.
         let at = clean + VISITOR_LEN;
         page[at..at + stub.len()].copy_from_slice(&stub);
-        assert_eq!(unused_from(&page), clean);
-        assert_eq!(unused_from(&[1; 64]), 64);
+        assert_eq!(unused_from(&page, true), clean);
+        assert!(unused_from(&page, false) >= at + stub.len());
+        assert_eq!(unused_from(&[1; 64], true), 64);
     }
 }
