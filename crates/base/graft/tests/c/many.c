@@ -1,4 +1,5 @@
-/* A batch job of many threads, some of which compute while others wait for them, come and go: its output is one number. */
+/* A batch job of many threads, some of which compute while others wait for them, come and go: its
+ * output is one number. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
