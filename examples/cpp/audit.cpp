@@ -79,7 +79,7 @@ struct writer {
         one = {key, value, mixed(key, value)};
     }
 
-    // Adds records, and changes as many old ones; false once the area is full.
+    // Adds records, and changes an old one for every sixteen; false once the area is full.
     bool step(int count)
     {
         for (int i = 0; i < count; i++) {
@@ -96,6 +96,8 @@ struct writer {
             set(last->records[last->used], next(), next() >> 32);
             last->used += 1;
             records += 1;
+            if (i % 16 != 0)
+                continue;
             block *any = all->all[next() % all->blocks];
             record &old = any->records[next() % any->used];
             set(old, old.key, next() >> 32);
