@@ -158,6 +158,8 @@ impl Batch {
             return Ok(Vec::new());
         }
         let tid = stopped.caller()?;
+        stopped.go_away(tid)?;
+        calls.iter().try_for_each(|(number, arguments)| stopped.passes(tid, *number, *arguments))?;
         let [process, thread] = match self.known {
             Some((known, ids)) if known == tid => ids,
             _ => {

@@ -25,6 +25,8 @@ pub struct Stopped<'p> {
     /// The threads in stubs: first the *anchor*, whose stub undoes everything, then perhaps
     /// another.
     pub(crate) away: Vec<Away>,
+    /// Whether a filter judges injected calls: each was tried in a child of this process before.
+    pub(crate) is_judged: bool,
     /// Where the stubs stand, once one was needed.
     pub(crate) room: Option<Room>,
     /// Whether a thread that is not ours any more is in a stub, which so has to stay.
@@ -57,6 +59,7 @@ impl<'p> Stopped<'p> {
             pid: process.pid(),
             threads,
             away: Vec::new(),
+            is_judged: false,
             room: None,
             keeps_room: false,
             undo: Vec::new(),

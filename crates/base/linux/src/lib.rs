@@ -40,6 +40,7 @@
 //! | [`calls_made`] | system calls of a process, counted by what they do | as [`bpf`]; other than x86-64 |
 //! | [`uprobes`] | probes of programs, many at a time | before Linux 6.13, ordinary users, under Docker's profile |
 //! | [`signals`] | blocking, ignoring, sending, receiving signals | never |
+//! | [`trial`] | whether this process' filters let a call pass, tried in a child | never |
 //! | [`dispatch`] | Syscall User Dispatch | before Linux 5.11, other than x86-64 |
 //! | [`segment`] | shared memory that goes along through exec without a descriptor | where System V IPC is forbidden |
 //! | [`host`] | what the host says about itself in files | where `/proc` is not mounted |
@@ -98,6 +99,7 @@ pub mod stream;
 pub mod terminal;
 pub mod thread;
 pub mod timerfd;
+pub mod trial;
 pub mod uffd;
 pub mod uname;
 pub mod uprobes;

@@ -177,9 +177,9 @@ fn tracking() -> Vec<Row> {
         About {
             group: TRACKING,
             name: "userfaultfd WP_ASYNC",
-            used_for: "engine `track`: the kernel notes the pages that main writes",
+            used_for: "engine `track`: the kernel notes the pages that main writes; orbit keep",
             instead: "engine `compare`: every page is compared with a copy; the same meaning, a read of the area \
-                each call",
+                each call; orbit keep --log copies all memory for each checkpoint, 256 MiB at most",
             to_do: "Linux 6.7 or later; in a container a seccomp profile that allows userfaultfd (and its ioctl)",
             needed: false,
         }

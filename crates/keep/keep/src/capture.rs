@@ -26,6 +26,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 const USER_MODE_ONLY: u64 = 1;
 /// Written pages from which on a second thread scans, which takes some 40 us to make.
 const MANY: usize = 4096;
+/// Pages that a checkpoint copies at most where written ones are not tracked.
+const MOST_UNTRACKED: usize = 64 << 10;
 /// What one table of pages covers.
 const TABLE_BYTES: u64 = 2 << 20;
 /// Pages of a running program that are copied at a time.
@@ -34,7 +36,8 @@ const AHEAD: usize = 256;
 /// The tracking of one program's writes. It belongs to its address space: after an exec there is a
 /// new one.
 pub(crate) struct Tracker {
-    uffd: Uffd,
+    /// `None`: a filter forbids it. Then each checkpoint copies all that the program holds.
+    uffd: Option<Uffd>,
     pagemap: Pagemap,
     memory: File,
     pid: i32,
@@ -59,12 +62,19 @@ impl Tracker {
     /// Makes the tracking: one injected call.
     pub fn new(stopped: &mut Stopped<'_>) -> Result<Tracker, Error> {
         let flags = (libc::O_CLOEXEC | libc::O_NONBLOCK) as u64 | USER_MODE_ONLY;
-        let fd = stopped.call(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0])?;
-        let ours = stopped.process().duplicate(fd as i32);
-        stopped.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+        let uffd = match stopped.call(libc::SYS_userfaultfd, [flags, 0, 0, 0, 0, 0]) {
+            Ok(fd) => {
+                let ours = stopped.process().duplicate(fd as i32);
+                stopped.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
+                Some(Uffd::from_fd(ours?).map_err(Error::io("setting up write tracking"))?)
+            }
+            // That it is this call which is forbidden, and not all of them.
+            Err(graft::Error::Filtered { .. }) if stopped.call(libc::SYS_getpid, [0; 6]).is_ok() => None,
+            Err(error) => return Err(error.into()),
+        };
         let pid = stopped.pid();
         Ok(Tracker {
-            uffd: Uffd::from_fd(ours?).map_err(Error::io("setting up write tracking"))?,
+            uffd,
             pagemap: Pagemap::of(pid).map_err(Error::io("opening the page map of the program"))?,
             memory: File::options()
                 .read(true)
@@ -105,13 +115,14 @@ impl Tracker {
     /// before they are copied, so no write is lost.
     pub fn scan(&self, entry: &Entry, protect: bool) -> Result<Scan, Error> {
         let (start, end) = (entry.start as usize, entry.end as usize);
+        let Some(uffd) = &self.uffd else { return self.held(entry.start, entry.end).map(Scan::Fresh) };
         let mut ranges = Vec::new();
         match self.pagemap.scan_written(start, end, protect, 0, &mut ranges) {
             Ok(_) => return Ok(Scan::Written(addresses(&ranges))),
             Err(e) if e.raw_os_error() == Some(libc::EPERM) => {}
             Err(e) => return Err(Error::Io("scanning the program's memory", e)),
         }
-        if let Err(e) = self.uffd.register_wp_unchecked(start, end - start) {
+        if let Err(e) = uffd.register_wp_unchecked(start, end - start) {
             if e.raw_os_error() == Some(libc::EINVAL) && maps::is_droppable(self.pid, entry.start).unwrap_or(false) {
                 self.droppable().insert(entry.start);
                 return Ok(Scan::Written(Vec::new()));
@@ -129,6 +140,9 @@ impl Tracker {
     /// Pages of the mapping that were written, protected again; nothing where it is not tracked.
     /// The program may run: what it writes meanwhile is found by the next scan.
     pub fn scan_running(&self, entry: &Entry) -> Vec<u64> {
+        if self.copies_all() {
+            return Vec::new();
+        }
         let mut ranges = Vec::new();
         // Also where it fails half-way, those found are protected and belong to the result.
         let _ = self.pagemap.scan_written(entry.start as usize, entry.end as usize, true, 0, &mut ranges);
@@ -152,10 +166,11 @@ impl Tracker {
         if !self.droppable().contains(&entry.start) {
             return false;
         }
-        let is_tracked = self.uffd.register_wp_unchecked(start, len).is_ok();
+        let Some(uffd) = &self.uffd else { return false };
+        let is_tracked = uffd.register_wp_unchecked(start, len).is_ok();
         if is_tracked {
             // As new to the next scan.
-            let _ = self.uffd.unregister(start, len);
+            let _ = uffd.unregister(start, len);
             self.droppable().remove(&entry.start);
         }
         !is_tracked
@@ -199,8 +214,16 @@ impl Tracker {
         kept.into_iter().map(|(page, _)| page).collect()
     }
 
+    /// Whether written pages are not tracked: each checkpoint copies all.
+    pub fn copies_all(&self) -> bool {
+        self.uffd.is_none()
+    }
+
     /// From now on only later writes count as such.
     pub fn protect(&self, entry: &Entry) -> Result<(), Error> {
+        if self.copies_all() {
+            return Ok(());
+        }
         self.pagemap
             .scan_written(entry.start as usize, entry.end as usize, true, 0, &mut Vec::new())
             .map(|_| ())
@@ -320,6 +343,12 @@ pub(crate) fn memory(
                 changed.append(&mut pages);
             }
         }
+    }
+    if tracker.copies_all() && readable.len() + hidden.len() > MOST_UNTRACKED {
+        return Err(Error::Unkept(format!(
+            "userfaultfd is forbidden in it, and it holds more than {} MiB, all of which each checkpoint would copy",
+            (MOST_UNTRACKED as u64 * PAGE) >> 20
+        )));
     }
     if before != Some(&mappings) {
         anew.extend(gaps(&tracker.kept(&mappings)));

@@ -38,6 +38,8 @@ const SAFE_POINT_LIMIT: Duration = Duration::from_millis(30);
 const SETTLED: Duration = Duration::from_millis(25);
 /// And how much later it comes at the latest.
 const AFTER_RECOVERY: Duration = Duration::from_millis(100);
+/// Where each checkpoint copies all memory: pauses from one to the next.
+const PAUSES_APART: u32 = 50;
 /// How often that is seen to.
 const LOG_STEP: Duration = Duration::from_millis(25);
 /// Until another checkpoint is due in request mode.
@@ -75,6 +77,7 @@ pub(crate) struct Keeper {
     interval: Duration,
     figures: Figures,
     pauses: Pauses,
+    last_pause: Duration,
     /// Made with the first checkpoint.
     stacks: Option<Stacks>,
     board: Board,
@@ -102,6 +105,7 @@ pub(crate) struct Keeper {
 impl Keeper {
     /// Starts the program.
     pub fn start(settings: &Arc<Settings>, mut reporter: Reporter) -> Result<Keeper, Error> {
+        limits::forbidden_here().map_err(Error::Unkept)?;
         let shared = Shared::new(settings.log_bytes, settings.handlers).map_err(Error::io("making shared memory"))?;
         if let Some(rules) = &settings.rules {
             shared.set_rules(rules, rules.processes.serves(true));
@@ -180,6 +184,7 @@ impl Keeper {
             interval: settings.interval,
             figures: Figures::default(),
             pauses: Pauses::default(),
+            last_pause: Duration::ZERO,
             stacks: None,
             board: settings.board.clone(),
             published: Instant::now(),
@@ -284,11 +289,19 @@ impl Keeper {
                     if let Some(why) = self.kept.lacks_witness() {
                         self.reporter.warn(format!("without --log a crash ends it, whatever it has done: {why}"));
                     }
+                    if self.kept.copies_all() {
+                        self.reporter.warn(format!(
+                            "a seccomp filter forbids userfaultfd in it: each checkpoint copies all its memory, {} \
+                             MiB now; allow userfaultfd to have only what was written copied",
+                            self.kept.bytes() >> 20
+                        ));
+                    }
                     self.reporter.report(&Event::Kept { log: self.shared.has_log() });
                 }
                 let next = match is_known {
                     // One for life.
                     true if self.shared.has_moments() => FOR_LIFE,
+                    true if self.kept.copies_all() => self.interval.max(self.last_pause * PAUSES_APART),
                     true => self.interval,
                     false => self.interval.min(BEGIN_STEP),
                 };
@@ -457,6 +470,7 @@ impl Keeper {
                 self.figures.pages += figures.pages as u64;
                 self.figures.held_bytes = self.kept.bytes();
                 self.pauses.add(figures.pause.as_secs_f64() * 1e6);
+                self.last_pause = figures.pause;
                 if self.published.elapsed() >= PUBLISH_STEP {
                     self.publish();
                 }

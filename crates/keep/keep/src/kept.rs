@@ -154,6 +154,11 @@ impl Kept {
         !shared.has_log() && self.policy.exactness == Exactness::Exact
     }
 
+    /// Whether written pages are not tracked: each checkpoint copies all that the program holds.
+    pub fn copies_all(&self) -> bool {
+        self.tracker.as_ref().is_some_and(Tracker::copies_all)
+    }
+
     /// Why nothing shows what the program has done since a checkpoint, where that is needed.
     pub fn lacks_witness(&self) -> Option<&str> {
         self.witness.as_ref()?.as_ref().err().map(String::as_str)
@@ -285,6 +290,10 @@ impl Kept {
             changed.extend(gone.map(|address| (address, None)));
         }
         changed.extend(earlier.into_iter().chain(pages).map(|(address, page)| (address, Some(page))));
+        if tracker.as_ref().is_some_and(Tracker::copies_all) {
+            let image = history.image();
+            changed.retain(|(address, page)| image.get(*address) != page.as_deref());
+        }
         let now = Instant::now();
         history.commit(changed, state, now);
         history.thin(if is_new_log { 1 } else { policy.generations }, policy.interval, now);

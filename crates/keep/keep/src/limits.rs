@@ -2,6 +2,7 @@
 
 use orbit_linux::maps::Entry;
 use orbit_linux::procfs;
+use orbit_linux::trial;
 
 /// What is checked: see [`sentences`].
 #[derive(Clone, Debug, Default)]
@@ -32,6 +33,30 @@ impl Facts {
             has_log,
         }
     }
+}
+
+/// Whether a seccomp filter on the keeper, which the program inherits, leaves it what it needs; the
+/// error says what is to be allowed.
+pub(crate) fn forbidden_here() -> Result<(), String> {
+    const NEEDED: [(i64, &str); 4] = [
+        (libc::SYS_ptrace, "ptrace"),
+        (libc::SYS_process_vm_readv, "process_vm_readv"),
+        (libc::SYS_process_vm_writev, "process_vm_writev"),
+        (libc::SYS_pidfd_open, "pidfd_open"),
+    ];
+    if !trial::is_filtered() {
+        return Ok(());
+    }
+    let lacking = NEEDED.iter().filter(|(number, _)| !trial::passes(*number, [u64::MAX; 6]));
+    let names: Vec<&str> = lacking.map(|(_, name)| *name).collect();
+    if names.is_empty() {
+        return Ok(());
+    }
+    Err(format!(
+        "a seccomp filter forbids {}: no program can be kept under it; allow these calls (Docker: --security-opt \
+         seccomp=PROFILE, systemd: SystemCallFilter=)",
+        names.join(", ")
+    ))
 }
 
 /// Signals for which the process has a handler, bit 0 for signal 1.

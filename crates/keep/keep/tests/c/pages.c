@@ -53,5 +53,5 @@ int main(int argc, char **argv)
         }
         usleep(2000);
     }
-    return crashed ? 7 : 4;
+    return crashed || *secret == 0 ? 7 : 4;
 }
