@@ -45,7 +45,9 @@ fn in_a_browser(dir: &Dir, page: &Path) -> Option<(String, bool)> {
     let shot = dir.0.join("page.png");
     let run = |arguments: &[String]| {
         let profile = format!("--user-data-dir={}", dir.0.join("profile").display());
-        let mut command = Command::new(&browser);
+        // One that does not come to an end shows nothing.
+        let mut command = Command::new("timeout");
+        command.args(["--signal=KILL", "120"]).arg(&browser);
         command.args(["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", &profile]);
         command.args(arguments).env("HOME", &dir.0).stderr(Stdio::null()).output().expect("a browser")
     };

@@ -405,6 +405,19 @@ mod tests {
             assert!(wrong.parse::<OnHang>().is_err(), "{wrong}");
         }
     }
+
+    #[test]
+    fn a_time_that_a_hang_is_to_last() {
+        let on_hang: OnHang = "after=2m:restart".parse().expect("an action");
+        let (after, action) = (on_hang.after, on_hang.action);
+        assert_eq!((after, action), (Some(Duration::from_secs(120)), Action::Restart));
+        for wrong in
+            ["after=60:kill", "after=0s:kill", "after=25h:kill", "after=:kill", "after=60s", "after=6\u{e4}:kill"]
+        {
+            assert!(wrong.parse::<OnHang>().is_err(), "{wrong}");
+        }
+    }
+
     #[test]
     fn only_certain_reports_are_acted_on_unless_asked_for() {
         let spared = |text: &str| {

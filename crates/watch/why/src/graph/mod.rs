@@ -211,7 +211,8 @@ impl<'a> Making<'a> {
                 };
                 let node = self.add(Kind::Thread, sample.pid, title, does);
                 self.graph.nodes[node].stack = stack(members[0]);
-                if members[0].is_busy() {
+                // On a loaded machine one that computes may get no CPU in the whole interval.
+                if members[0].is_busy() || members[0].wait == Wait::Running {
                     self.graph.nodes[node].mark = Mark::Busy;
                 }
                 if members.iter().any(|thread| thread.in_ring) {
