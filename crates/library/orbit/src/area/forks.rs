@@ -9,8 +9,9 @@
 //! the area, which otherwise is not inherited; `vfork` and `posix_spawn` share main's memory as it
 //! is.
 //!
-//! A signal handler may fork, whatever it interrupts: what stands here allocates nothing, and the
-//! locks that it takes are held with all signals blocked.
+//! A signal handler may fork, whatever of the library it interrupts (not the allocator, of which
+//! libc's own fork takes the locks): what stands here allocates nothing, and the locks that it
+//! takes are held with all signals blocked.
 
 use std::cell::Cell;
 use std::sync::atomic::{AtomicBool, Ordering};
