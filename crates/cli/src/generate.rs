@@ -79,11 +79,24 @@ fn completions(mut command: Command, folder: &Path) -> std::io::Result<()> {
     for (shell, name) in [(Shell::Bash, "bash/orbit"), (Shell::Zsh, "zsh/_orbit"), (Shell::Fish, "fish/orbit.fish")] {
         let mut text = Vec::new();
         clap_complete::generate(shell, &mut command, "orbit", &mut text);
+        if shell == Shell::Zsh {
+            text = escape_names(&command, String::from_utf8_lossy(&text).into_owned()).into_bytes();
+        }
         let file = folder.join(name);
         std::fs::create_dir_all(file.parent().unwrap_or(folder))?;
         std::fs::write(file, text)?;
     }
     Ok(())
+}
+
+/// Escapes colons in names of values (`ADDRESS:PORT`): zsh would take one for the end of the name,
+/// and the rest for a command to run.
+fn escape_names(command: &Command, text: String) -> String {
+    let names = command.get_arguments().filter_map(|argument| argument.get_value_names()).flatten();
+    let text = names
+        .filter(|name| name.contains(':'))
+        .fold(text, |text, name| text.replace(&format!(":{name}:"), &format!(":{}:", name.replace(':', "\\:"))));
+    command.get_subcommands().fold(text, |text, below| escape_names(below, text))
 }
 
 /// A word like an option that a command took for the program that it is to run.

@@ -59,6 +59,8 @@ fn shells_take_the_completions() {
             assert!(folder.read(file).contains(&name), "{file} does not know {name}");
         }
     }
+    // zsh would take the colon of a value's name for the end of the name, and run the rest.
+    assert!(!folder.read("zsh/_orbit").contains("ADDRESS:PORT"));
     for (shell, file) in [("zsh", "zsh/_orbit"), ("fish", "fish/orbit.fish")] {
         if runs(shell, "--version") {
             let done = Command::new(shell).arg("-n").arg(folder.join(file)).output().expect("a shell");
