@@ -35,10 +35,9 @@ impl Drop for Stage {
 
 /// A control group with a limit of memory and a pressure file: in version 2, or in both, where
 /// memory is version 1's.
-fn groups(limit: u64) -> Result<Vec<PathBuf>, String> {
-    let name = format!("orbit-redis-memory-{}", std::process::id());
+fn groups(name: &str, limit: u64) -> Result<Vec<PathBuf>, String> {
     let make = |parent: &str, file: &str| -> std::io::Result<PathBuf> {
-        let group = Path::new(parent).join(&name);
+        let group = Path::new(parent).join(name);
         fs::create_dir(&group)?;
         if !file.is_empty()
             && let Err(error) = fs::write(group.join(file), limit.to_string())
@@ -86,54 +85,89 @@ fn used(connection: &mut Connection) -> i64 {
     line.trim().parse().expect("a number")
 }
 
-#[test]
-fn maxmemory_is_lowered_while_tasks_stall_and_put_back_when_the_service_is_gone() {
+/// What a test needs, in a folder and control groups of its own. `None`, and a line that says what
+/// is missing.
+fn stage(name: &str) -> Option<Stage> {
     if !needs_root() {
-        return;
+        return None;
     }
     if Command::new("redis-server").arg("--version").stdout(Stdio::null()).status().is_err() {
-        return println!("SKIP: needs redis-server (Debian: apt-get install redis-server)");
+        println!("SKIP: needs redis-server (Debian: apt-get install redis-server)");
+        return None;
     }
     if let orbit_linux::Support::No(why) = orbit_linux::pressure::probe() {
-        return println!("SKIP: needs pressure stall information: {why}");
+        println!("SKIP: needs pressure stall information: {why}");
+        return None;
     }
-    let groups = match groups(96 << 20) {
+    let name = format!("orbit-redis-{name}-{}", std::process::id());
+    let groups = match groups(&name, 96 << 20) {
         Ok(groups) => groups,
-        Err(why) => return println!("SKIP: needs control groups with memory limits: {why}"),
+        Err(why) => {
+            println!("SKIP: needs control groups with memory limits: {why}");
+            return None;
+        }
     };
-    let folder = std::env::temp_dir().join(format!("orbit-redis-memory-{}", std::process::id()));
+    let folder = std::env::temp_dir().join(name);
     fs::create_dir_all(&folder).expect("a folder");
-    let mut stage = Stage { children: Vec::new(), folder: folder.clone(), groups: groups.clone() };
+    Some(Stage { children: Vec::new(), folder, groups })
+}
+
+const MOST: i64 = 64 << 20;
+
+impl Stage {
+    fn enter(&self) -> String {
+        self.groups.iter().map(|group| format!("echo $$ > {}/cgroup.procs; ", group.display())).collect()
+    }
+
+    /// A server with the module and these arguments of it, with 56 MiB in its cache. Answers its
+    /// process.
+    fn server(&mut self, arguments: &[&str], invitation: &str) -> (i32, Connection) {
+        let server = Command::new("sh")
+            .args(["-c", &format!("{} exec redis-server \"$@\"", self.enter()), "sh"])
+            .args(["--port", "0", "--unixsocket", "s", "--save", "", "--appendonly", "no"])
+            .args(["--maxmemory", &MOST.to_string(), "--maxmemory-policy", "allkeys-lru"])
+            .args(["--loadmodule"])
+            .arg(module())
+            .args(arguments)
+            .env(orbit_services::Invitation::VARIABLE, invitation)
+            .current_dir(&self.folder)
+            .stdin(Stdio::null())
+            .stdout(fs::File::create(self.folder.join("log")).expect("a log"))
+            .spawn()
+            .expect("redis-server starts");
+        let pid = server.id() as i32;
+        self.children.push(server);
+        until("the server answers", || connect(&self.folder).is_some());
+        let mut connection = connect(&self.folder).expect("it answers");
+        for nth in 0..56 {
+            let value = vec![b'x'; 1 << 20];
+            redis::cmd("SET").arg(format!("k{nth}")).arg(value).query::<()>(&mut connection).expect("set");
+        }
+        assert!(used(&mut connection) > 50 << 20);
+        (pid, connection)
+    }
+
+    /// A program that reads a file again and again, which fits into the group alone, and not beside
+    /// the cache.
+    fn stall(&mut self) {
+        let hot = self.folder.join("hot");
+        fs::write(&hot, vec![7u8; 72 << 20]).expect("a file");
+        fs::File::open(&hot).expect("the file").sync_all().expect("written");
+        let reader = format!("{} while :; do cat {} > /dev/null; done", self.enter(), hot.display());
+        self.children.push(Command::new("sh").args(["-c", &reader]).spawn().expect("sh"));
+    }
+}
+
+#[test]
+fn maxmemory_is_lowered_while_tasks_stall_and_put_back_when_the_service_is_gone() {
+    let Some(mut stage) = stage("memory") else { return };
     let cpu = orbit_linux::sched::affinity(0).expect("own affinity")[0];
     let mut host = Host::new(Options { cpus: vec![cpu], ..Options::default() }).expect("a host");
-    let most: i64 = 64 << 20;
-
-    let enter: String = groups.iter().map(|group| format!("echo $$ > {}/cgroup.procs; ", group.display())).collect();
-    let server = Command::new("sh")
-        .args(["-c", &format!("{enter} exec redis-server \"$@\""), "sh"])
-        .args(["--port", "0", "--unixsocket", "s", "--save", "", "--appendonly", "no"])
-        .args(["--maxmemory", &most.to_string(), "--maxmemory-policy", "allkeys-lru"])
-        .args(["--loadmodule"])
-        .arg(module())
-        .env(orbit_services::Invitation::VARIABLE, host.invitation().to_string())
-        .current_dir(&folder)
-        .stdin(Stdio::null())
-        .stdout(fs::File::create(folder.join("log")).expect("a log"))
-        .spawn()
-        .expect("redis-server starts");
-    let pid = server.id() as i32;
-    stage.children.push(server);
-    until("the server answers", || connect(&folder).is_some());
-    let mut connection = connect(&folder).expect("it answers");
-    for nth in 0..56 {
-        let value = vec![b'x'; 1 << 20];
-        redis::cmd("SET").arg(format!("k{nth}")).arg(value).query::<()>(&mut connection).expect("set");
-    }
+    let (pid, mut connection) = stage.server(&[], &host.invitation().to_string());
     let before = used(&mut connection);
-    assert!(before > 50 << 20, "{before}");
     let grant: orbit_services::GrantRequest =
         format!("memory:cache:set(pid={pid},min=8388608)").parse().expect("a grant");
-    until("the module publishes", || host.attribute(&grant, None) == Ok(most));
+    until("the module publishes", || host.attribute(&grant, None) == Ok(MOST));
     let spec = Spec {
         name: "memory".into(),
         owner: pid,
@@ -146,24 +180,61 @@ fn maxmemory_is_lowered_while_tasks_stall_and_put_back_when_the_service_is_gone(
     };
     let id = host.load(&spec, objects::MEMORY).expect("loaded");
     host.watch(id, &Source::parse("psi=memory:150ms/2s", pid).expect("a source")).expect("watched");
-    assert_eq!(maxmemory(&mut connection), most);
-
-    // A file that fits into the group alone, and not beside the cache.
-    let hot = folder.join("hot");
-    fs::write(&hot, vec![7u8; 72 << 20]).expect("a file");
-    fs::File::open(&hot).expect("the file").sync_all().expect("written");
-    let reader = format!("{enter} while :; do cat {} > /dev/null; done", hot.display());
-    stage.children.push(Command::new("sh").args(["-c", &reader]).spawn().expect("sh"));
-
+    assert_eq!(maxmemory(&mut connection), MOST);
+    stage.stall();
     until("a stall lowers maxmemory", || {
         host.tend();
-        maxmemory(&mut connection) < most
+        maxmemory(&mut connection) < MOST
     });
     until("the server evicts", || used(&mut connection) < before);
-    println!("maxmemory {} of {most}, used {} of {before}", maxmemory(&mut connection), used(&mut connection));
+    println!("maxmemory {} of {MOST}, used {} of {before}", maxmemory(&mut connection), used(&mut connection));
     let account = host.status(id).expect("loaded").account;
     assert!(account.runs > 0 && account.aborts() == 0, "{account:?}");
     redis::cmd("SET").arg("still").arg("here").query::<()>(&mut connection).expect("it serves");
     host.unload(id).expect("unloaded");
-    until("maxmemory is what it was", || maxmemory(&mut connection) == most);
+    until("maxmemory is what it was", || maxmemory(&mut connection) == MOST);
+}
+
+/// The same by two commands: a dry run first, which sets nothing and says what it would have set.
+#[test]
+fn the_ready_service_keeps_a_cache_within_its_range() {
+    let Some(mut stage) = stage("ready") else { return };
+    let program = std::env::current_exe().expect("own path");
+    let orbit = program.ancestors().nth(2).expect("a folder").join("orbit");
+    let service = |arguments: &[&str]| Command::new(&orbit).arg("service").args(arguments).output();
+    if !service(&["add", "--help"]).is_ok_and(|done| done.status.success()) {
+        return println!("SKIP: needs orbit, of this state (cargo build --release -p orbit-cli)");
+    }
+    let socket = stage.folder.join("host.sock");
+    let socket = socket.to_str().expect("text").to_owned();
+    let host = Command::new(&orbit).args(["service", "run", "--socket", &socket]).stdout(Stdio::null()).spawn();
+    stage.children.push(host.expect("a host"));
+    let ask = |arguments: &[&str]| {
+        let done = service(&[arguments, &["--socket", &socket]].concat()).expect("orbit");
+        assert!(done.status.success(), "{arguments:?}: {}", String::from_utf8_lossy(&done.stderr));
+        String::from_utf8_lossy(&done.stdout).trim().to_owned()
+    };
+    until("the host answers", || service(&["ls", "--socket", &socket]).is_ok_and(|done| done.status.success()));
+    let (pid, mut connection) = stage.server(&["socket", &socket], "");
+    let before = used(&mut connection);
+    let pid = pid.to_string();
+    let add = ["add", "cache-by-pressure", "--pid", &pid, "--min", "8M"];
+    until("the module publishes", || {
+        service(&["attr", "memory:cache", &pid, "--socket", &socket]).is_ok_and(|done| done.status.success())
+    });
+    let id = ask(&[&add[..], &["--dry-run"]].concat());
+    stage.stall();
+    let would = format!("cache-by-pressure would have set memory:cache of {pid} to {}", MOST - MOST / 4);
+    until("the dry run says so", || ask(&["log"]).contains(&would));
+    assert_eq!(maxmemory(&mut connection), MOST, "a dry run sets nothing");
+    ask(&["revoke", &id]);
+    let id = ask(&add);
+    until("a stall lowers maxmemory", || maxmemory(&mut connection) < MOST);
+    until("the server evicts", || used(&mut connection) < before);
+    let set = format!("cache-by-pressure set memory:cache of {pid} to {}", MOST - MOST / 4);
+    until("it is in the log", || ask(&["log"]).contains(&set));
+    assert!(maxmemory(&mut connection) >= 8 << 20);
+    ask(&["revoke", &id]);
+    until("maxmemory is what it was", || maxmemory(&mut connection) == MOST);
+    assert!(ask(&["log"]).contains(&format!("memory:cache of {pid} put back")), "{}", ask(&["log"]));
 }

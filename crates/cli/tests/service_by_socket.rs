@@ -551,3 +551,68 @@ fn what_cannot_be_put_back_is_in_the_log() {
     let wanted = format!("cpu:nice of {pid} could not be put back to {before}");
     until("the log says what could not be put back", || said(&orbit(&socket, &["log"])).contains(&wanted));
 }
+
+/// What a service sets, and what its guard bounds, is a line each; a dry run sets nothing and says
+/// what it would have set; a template of each language builds and is loaded.
+#[test]
+fn each_set_is_a_line_a_dry_run_sets_nothing_and_templates_build() {
+    // SAFETY: no arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        println!("SKIP: needs root: what is put back is a lower niceness");
+        return;
+    }
+    let stage = Stage::new("new");
+    let socket = stage.socket.clone();
+    let (_host, _) = stage.host(&[]);
+    let target = Running(Command::new("sleep").arg("infinity").spawn().expect("sleep"));
+    let pid = target.0.id().to_string();
+    let nice = || orbit_linux::sched::nice(target.0.id() as i32).expect("its niceness");
+    let before = nice();
+    let log = || said(&orbit(&socket, &["log"]));
+    for (language, missing) in
+        [("c", "wasm-ld"), ("rust", "can't find crate for `core`"), ("assemblyscript", "asc: not found")]
+    {
+        let name = format!("in-{language}");
+        let made = Command::new(env!("CARGO_BIN_EXE_orbit"))
+            .args(["service", "new", "--lang", language, &name])
+            .current_dir(&stage.folder)
+            .output()
+            .expect("orbit");
+        assert!(made.status.success() && said(&made).contains(&format!("make -C {name}")), "{}", said(&made));
+        let built = Command::new("make").arg("-C").arg(stage.folder.join(&name)).output().expect("make");
+        if !built.status.success() {
+            let why = said(&built);
+            let is_missing = why.contains(missing) || why.contains("asc: No such file");
+            assert!(is_missing, "{language}: {why}");
+            println!("SKIP: needs {language}'s compiler for wasm ({missing})");
+            continue;
+        }
+        let module = stage.folder.join(&name).join(format!("{name}.wasm"));
+        let grant = format!("cpu:nice:set(pid={pid},max={})", before + 2);
+        let load = |more: &[&str]| {
+            let module = module.to_str().expect("a path");
+            let mut args = vec!["load", module, "--owner", &pid, "--on", "tick=5ms", "--budget", "1ms/10ms"];
+            args.extend(["--grant", &grant]);
+            args.extend(more);
+            let loaded = orbit(&socket, &args);
+            assert!(loaded.status.success(), "{}", said(&loaded));
+            said(&loaded).trim().to_owned()
+        };
+        let id = load(&["--dry-run"]);
+        let would = format!("{name} would have set cpu:nice of {pid} to {}", before + 1);
+        until("the dry run has a line", || log().contains(&would));
+        assert_eq!(nice(), before, "a dry run sets nothing");
+        assert!(orbit(&socket, &["revoke", &id]).status.success());
+        assert!(!log().contains(&format!("{name} set")), "{}", log());
+        let id = load(&[]);
+        let lines = [
+            format!("{name} set cpu:nice of {pid} to {}", before + 1),
+            format!("{name} set cpu:nice of {pid} to {}, the bound of the {} asked for", before + 2, before + 3),
+        ];
+        until("each set has a line", || lines.iter().all(|line| log().contains(line)));
+        assert!(orbit(&socket, &["revoke", &id]).status.success());
+        assert!(nice() == before && log().contains(&format!("cpu:nice of {pid} put back")), "{}", log());
+    }
+    let refused = orbit(&socket, &["load", "/bin/true", "--class", "native", "--owner", &pid, "--dry-run"]);
+    assert!(!refused.status.success() && said(&refused).contains("a dry run is for"), "{}", said(&refused));
+}

@@ -102,6 +102,11 @@ pub struct Planned {
 }
 
 impl Planned {
+    /// One that is loaded whenever its owner is there.
+    pub fn new(owner: Owner, load: Load) -> Planned {
+        Planned { owner, load }
+    }
+
     /// The object's file.
     pub fn file(&self) -> &Path {
         &self.load.file
@@ -109,8 +114,7 @@ impl Planned {
 
     /// What is loaded for this owner.
     pub fn load(&self, owner: i32) -> Load {
-        let grants = self.load.grants.iter().map(|grant| grant.replace("OWNER", &owner.to_string())).collect();
-        Load { owner, grants, ..self.load.clone() }
+        self.load.for_owner(owner)
     }
 }
 
@@ -158,6 +162,8 @@ fn parse(text: &str, folder: &Path) -> std::result::Result<Config, String> {
             grants: service.grant,
             arguments: service.arguments,
             gives: Vec::new(),
+            is_ready: false,
+            dry_run: false,
         };
         planned.push(Planned { owner, load });
     }

@@ -28,6 +28,8 @@ pub struct Wanted {
     pub arguments: Vec<u8>,
     /// The processor of its ticks.
     pub cpu: usize,
+    /// Nothing is set, the log says what would be.
+    pub dry_run: bool,
 }
 
 /// A loaded one.
@@ -58,13 +60,14 @@ impl Kernels {
     /// `Invalid` without ticks; `NotFound` when the owner is gone; those of [`Kernel::load`] and
     /// [`Host::grant`].
     pub fn load(&mut self, host: &mut Host, wanted: Wanted, grants: &[GrantRequest], object: &[u8]) -> Result<String> {
-        let Wanted { name, owner, budget, period, arguments, cpu } = wanted;
+        let Wanted { name, owner, budget, period, arguments, cpu, dry_run } = wanted;
         let period = period.ok_or_else(|| {
             Error::new(Kind::Invalid, format!("service {name:?}: ticks start its program: give --on tick=TIME"))
         })?;
         let gone = |_| Error::new(Kind::NotFound, format!("service {name:?}: its owner, process {owner}, is gone"));
         let life = pidfd::open(owner).map_err(gone)?;
         let grants = host.grant(owner, grants)?;
+        grants.iter().for_each(|granted| granted.belongs_to(&name, dry_run));
         let spec =
             KernelSpec { name: name.clone(), period, arguments, grants: grants.clone(), cpu, priority: PRIORITY };
         match Kernel::load(spec, object) {

@@ -11,8 +11,10 @@ mod exec;
 mod host;
 mod in_kernel;
 mod metrics;
+mod new;
 mod owners;
 mod protocol;
+mod ready;
 mod top;
 
 pub use decider::decider;
@@ -123,6 +125,10 @@ enum What {
         /// has no more. The handler names them by their order.
         #[arg(long, value_name = "FD=RIGHTS[,RATE][,moved]")]
         give: Vec<String>,
+        /// Sets nothing: `orbit service log` says what it would have set. For wasm modules and BPF
+        /// objects.
+        #[arg(long)]
+        dry_run: bool,
         /// As --class native.
         #[arg(long, conflicts_with = "class")]
         native: bool,
@@ -130,6 +136,41 @@ enum What {
         /// once it asks to wait.
         #[arg(long, conflicts_with = "class")]
         thread: bool,
+    },
+    /// Loads a service that comes with Orbit: for a process, or for a unit or group whenever it has
+    /// one.
+    ///
+    /// cache-by-pressure: a program's cache gives up a quarter while tasks of the program's control
+    /// group stall for lack of memory, and gets it back in sixteenths.
+    Add {
+        /// cache-by-pressure.
+        name: String,
+        /// The unit of systemd that it steers.
+        #[arg(long, required_unless_present_any = ["pid", "owner"], conflicts_with_all = ["pid", "owner"])]
+        unit: Option<String>,
+        /// The process that it steers; it ends with that.
+        #[arg(long, conflicts_with = "owner")]
+        pid: Option<i32>,
+        /// The same, named as in services.toml: cgroup:/a/group, or a file that has its number.
+        #[arg(long)]
+        owner: Option<String>,
+        /// The least value that it may set: bytes, or with K or M.
+        #[arg(long, value_parser = memory)]
+        min: Option<usize>,
+        /// The largest.
+        #[arg(long, value_parser = memory)]
+        max: Option<usize>,
+        /// Sets nothing: `orbit service log` says what it would have set.
+        #[arg(long)]
+        dry_run: bool,
+    },
+    /// Makes a folder with a service that builds, to start from.
+    New {
+        /// What it is written in.
+        #[arg(long, value_enum, default_value_t = new::Language::C)]
+        lang: new::Language,
+        /// Its name, and the folder's.
+        name: String,
     },
     /// Lists services, with what they used, and members.
     Ls,
@@ -232,7 +273,20 @@ pub fn run_with(args: &Args, loader: impl FnOnce() -> orbit_services::Result<Box
             return host::run(&socket, config, loader, ready).map(|()| ExitCode::SUCCESS).map_err(said);
         }
         What::Exec { command } => return exec::run(&socket, command),
-        What::Load { file, owner, budget, memory, on, grant, arguments, class: given, give, native, thread } => {
+        What::Load {
+            file,
+            owner,
+            budget,
+            memory,
+            on,
+            grant,
+            arguments,
+            class: given,
+            give,
+            dry_run,
+            native,
+            thread,
+        } => {
             let give = give.iter().map(|text| given_descriptor(text)).collect::<Result<Vec<_>, _>>()?;
             let request = Request::Load(Load {
                 file: std::path::absolute(file)?,
@@ -245,9 +299,26 @@ pub fn run_with(args: &Args, loader: impl FnOnce() -> orbit_services::Result<Box
                 grants: grant.clone(),
                 arguments: arguments.clone(),
                 gives: give.iter().map(|(_, rights)| rights.clone()).collect(),
+                is_ready: false,
+                dry_run: *dry_run,
             });
             let descriptors: Vec<BorrowedFd<'_>> = give.iter().map(|(descriptor, _)| *descriptor).collect();
             return show(&heard(protocol::ask_giving(&socket, &request, LIMIT, &descriptors), &socket)?, args.json);
+        }
+        What::Add { name, unit, pid, owner, min, max, dry_run } => {
+            let bytes = |bytes: &Option<usize>| bytes.map(|bytes| i64::try_from(bytes).unwrap_or(i64::MAX));
+            let load = ready::load(name, (bytes(min), bytes(max)), *dry_run).map_err(said)?;
+            match (unit, pid, owner) {
+                // A number is one process's: another one that has it later is not meant.
+                (_, Some(pid), _) => Request::Load(load.for_owner(*pid)),
+                (Some(unit), ..) => Request::Plan { owner: format!("unit:{unit}"), load },
+                (.., owner) => Request::Plan { owner: owner.clone().unwrap_or_default(), load },
+            }
+        }
+        What::New { lang, name } => {
+            let next = new::create(&std::env::current_dir()?, name, *lang).map_err(said)?;
+            writeln!(anstream::stdout().lock(), "{next}")?;
+            return Ok(ExitCode::SUCCESS);
         }
         What::Join { pid } => Request::Join { pid: *pid },
         What::Leave { pid } => Request::Leave { pid: *pid },

@@ -3,8 +3,11 @@
 
 use super::{Daemon, read_object};
 use crate::config::{Config, Planned};
+use crate::owners::Owner;
+use crate::protocol::Load;
 use orbit_services::{Error, Kind, Result};
 use std::collections::BTreeSet;
+use std::path::Path;
 
 /// A service of the configuration.
 pub(super) struct Waiting {
@@ -31,6 +34,34 @@ impl Daemon {
         self.load_planned()
     }
 
+    /// Loads a service whenever its owner is there, from now on. Answers its number, or why it is
+    /// not loaded yet.
+    ///
+    /// # Errors
+    /// What keeps it from being loaded that has nothing to do with its owner: it is not planned
+    /// then.
+    pub(super) fn plan(&mut self, owner: &str, load: Load) -> Result<String> {
+        let owner = Owner::parse(owner, Path::new("/")).map_err(|why| Error::new(Kind::Invalid, why))?;
+        let planned = Planned::new(owner, load);
+        let (id, why) = match self.load_now(&planned) {
+            Ok((id, _)) => (Some(id), String::new()),
+            Err(error) if error.kind() == Kind::NotFound => (None, error.to_string()),
+            Err(error) => return Err(error),
+        };
+        let answer = id.clone().unwrap_or_else(|| format!("waits: {why}"));
+        self.note(format!("planned {} for {}: {answer}", planned.file().display(), planned.owner));
+        self.planned.push(Waiting { planned, id, why });
+        Ok(answer)
+    }
+
+    /// Loads it if its owner is there. Answers its number and the owner.
+    fn load_now(&mut self, planned: &Planned) -> Result<(String, i32)> {
+        let Some(owner) = planned.owner.process() else {
+            return Err(Error::new(Kind::NotFound, format!("{} is not there", planned.owner)));
+        };
+        self.load(&planned.load(owner)).map(|id| (id, owner))
+    }
+
     /// Loads the services of the configuration whose owners have come since.
     ///
     /// # Errors
@@ -45,11 +76,7 @@ impl Daemon {
             }
             waiting.id = None;
             let file = waiting.planned.file().display().to_string();
-            let loaded = match waiting.planned.owner.process() {
-                None => Err(Error::new(Kind::NotFound, format!("{} is not there", waiting.planned.owner))),
-                Some(owner) => self.load(&waiting.planned.load(owner)).map(|id| (id, owner)),
-            };
-            match loaded {
+            match self.load_now(&waiting.planned) {
                 Ok((id, owner)) => {
                     self.note(format!("loaded {id} from {file}, owner {owner}"));
                     (waiting.id, waiting.why) = (Some(id), String::new());

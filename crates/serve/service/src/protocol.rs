@@ -16,6 +16,13 @@ pub const LINE: u64 = 1 << 20;
 pub enum Request {
     /// Loads a service.
     Load(Load),
+    /// Loads a service whenever its owner is there.
+    Plan {
+        /// As in `services.toml`: `unit:nginx.service`.
+        owner: String,
+        /// What is loaded; OWNER in its grants stands for the owner's number.
+        load: Load,
+    },
     /// Lists services and members.
     List,
     /// Reads an attribute, or sets it through its guard.
@@ -80,8 +87,14 @@ pub enum Class {
 /// A service to load.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Load {
-    /// The module or object.
+    /// The module or object; of a ready service, its name.
     pub file: PathBuf,
+    /// It is one of `ready.rs`.
+    #[serde(default)]
+    pub is_ready: bool,
+    /// Nothing is set: the log says what would be.
+    #[serde(default)]
+    pub dry_run: bool,
     /// The process it belongs to.
     pub owner: i32,
     /// `50us/10ms`.
@@ -110,6 +123,12 @@ pub struct Load {
 impl Load {
     /// Bytes of memory of a wasm module for which none were chosen.
     pub const MEMORY: usize = 256 << 10;
+
+    /// The same for this owner: its number stands for OWNER in grants.
+    pub fn for_owner(&self, owner: i32) -> Load {
+        let grants = self.grants.iter().map(|grant| grant.replace("OWNER", &owner.to_string())).collect();
+        Load { owner, grants, ..self.clone() }
+    }
 }
 
 /// A question to a service: see `orbit_services::Question`.

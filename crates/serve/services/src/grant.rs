@@ -10,9 +10,9 @@ use orbit_sandbox_lib::abi::{GET, Grant, SET};
 use orbit_sandbox_lib::guard::{Guard, Verdict};
 use orbit_sandbox_lib::{attribute, sys};
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, AtomicU64};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 /// See the module's head. Made by [`crate::Host::grant`], which notes the attribute's value, so
 /// that it can be put back also when the host is killed; given back by [`crate::Host::release`].
@@ -35,6 +35,34 @@ pub struct Granted {
     pub(crate) checked_at: Arc<AtomicU64>,
     /// As in the directory: nanoseconds of that counter.
     pub(crate) tick_ns: u64,
+    pub(crate) journal: Arc<Journal>,
+}
+
+/// What the log says of a handle.
+#[derive(Debug, Default)]
+pub(crate) struct Journal {
+    /// The service's name.
+    name: OnceLock<String>,
+    /// Nothing is set, only written down.
+    is_dry: AtomicBool,
+    last: Mutex<Last>,
+}
+
+#[derive(Debug, Default)]
+struct Last {
+    /// What became of which value that was asked for: its like are not repeated.
+    line: Option<(Outcome, i64)>,
+    /// The value that the log says was set.
+    set: Option<i64>,
+}
+
+/// What became of a value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Outcome {
+    Set,
+    WouldSet,
+    Refused,
+    Failed,
 }
 
 impl Granted {
@@ -58,6 +86,43 @@ impl Granted {
         self.rights & SET != 0
     }
 
+    /// Names the service that has the handle, for the log. `is_dry`: what it sets is not applied,
+    /// the log says what would be. Only the first call counts.
+    pub fn belongs_to(&self, name: &str, is_dry: bool) {
+        let name = self.journal.name.set(name.to_owned());
+        self.journal.is_dry.fetch_or(name.is_ok() && is_dry, Relaxed);
+    }
+
+    /// Writes down what became of a value, unless that was the last thing too.
+    fn write_down(&self, outcome: Outcome, (asked, value): (i64, i64), why: &str) {
+        let mut last = self.journal.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if outcome == Outcome::Set {
+            last.set = Some(value);
+        }
+        if last.line.replace((outcome, asked)) == Some((outcome, asked)) {
+            return;
+        }
+        drop(last);
+        let (who, what) = (self.journal.name.get().map_or("a service", String::as_str), self.class.name);
+        let target = self.target;
+        let line = match outcome {
+            Outcome::Set => format!("{who} set {what} of {target} to {value}"),
+            Outcome::WouldSet => format!("{who} would have set {what} of {target} to {value}"),
+            Outcome::Refused => format!("{who} may not set {what} of {target} to {value}"),
+            Outcome::Failed => format!("{who} could not set {what} of {target} to {value}"),
+        };
+        self.sets.changed(line + why);
+    }
+
+    /// Writes down what a handler has set that runs elsewhere than in the host.
+    pub(crate) fn notice(&self) {
+        let Some(value) = self.entry.and_then(|entry| self.sets.value(entry)) else { return };
+        let is_known = self.journal.last.lock().unwrap_or_else(PoisonError::into_inner).set == Some(value);
+        if !is_known {
+            self.write_down(Outcome::Set, (value, value), "");
+        }
+    }
+
     /// Reads the attribute.
     ///
     /// # Errors
@@ -69,16 +134,31 @@ impl Granted {
     }
 
     /// Asks for a value: what the guard says, and what came of applying it (nothing is applied
-    /// where the guard refuses).
-    pub fn set(&self, value: i64) -> (Verdict, Result<()>) {
-        let verdict = if self.may_set() { self.guard.judge(value) } else { Verdict::NoRight };
-        let apply = |value: i64| {
-            self.check()?;
-            self.manager.apply(&self.class, self.target, value)?;
-            self.entry.into_iter().for_each(|entry| self.sets.note(entry, value));
-            Ok(())
+    /// where the guard refuses, or in a dry run). Each is a line of [`crate::Host::changes`].
+    pub fn set(&self, asked: i64) -> (Verdict, Result<()>) {
+        let verdict = if self.may_set() { self.guard.judge(asked) } else { Verdict::NoRight };
+        let Some(value) = verdict.value() else {
+            let why = match verdict {
+                Verdict::NoRight => ": it may only read it".to_owned(),
+                _ => format!(": the range is {} to {}", self.guard.min, self.guard.max),
+            };
+            self.write_down(Outcome::Refused, (asked, asked), &why);
+            return (verdict, Ok(()));
         };
-        (verdict, verdict.value().map_or(Ok(()), apply))
+        let bounded = if value == asked { String::new() } else { format!(", the bound of the {asked} asked for") };
+        if self.journal.is_dry.load(Relaxed) {
+            self.write_down(Outcome::WouldSet, (asked, value), &bounded);
+            return (verdict, self.check());
+        }
+        let applied = self.check().and_then(|()| self.manager.apply(&self.class, self.target, value));
+        match &applied {
+            Ok(()) => {
+                self.entry.into_iter().for_each(|entry| self.sets.note(entry, value));
+                self.write_down(Outcome::Set, (asked, value), &bounded);
+            }
+            Err(error) => self.write_down(Outcome::Failed, (asked, value), &format!(": {error}")),
+        }
+        (verdict, applied)
     }
 
     /// Whether the target is the one that the handle was granted for: as it was found within the

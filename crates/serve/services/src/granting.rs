@@ -90,8 +90,22 @@ impl Host {
             entry = Some(place);
         }
         let sets = self.sets.clone();
-        let (checked_at, tick_ns) = (Arc::default(), self.region.directory().tick_ns);
-        Ok(Granted { manager, class, target, began, life, rights, guard, original, entry, sets, checked_at, tick_ns })
+        let (checked_at, journal, tick_ns) = (Arc::default(), Arc::default(), self.region.directory().tick_ns);
+        Ok(Granted {
+            manager,
+            class,
+            target,
+            began,
+            life,
+            rights,
+            guard,
+            original,
+            entry,
+            sets,
+            checked_at,
+            tick_ns,
+            journal,
+        })
     }
 
     /// Reads an attribute in the name of this process, or sets it through its guard, for good.
@@ -122,6 +136,7 @@ impl Host {
     /// more.
     pub fn release(&mut self, grants: &[Granted]) {
         for granted in grants {
+            granted.notice();
             if let Err(error) = granted.restore() {
                 self.unrestored.push(error.to_string());
             }
@@ -130,6 +145,13 @@ impl Host {
                 self.region.strike(entry);
             }
         }
+    }
+
+    /// What services have set, would have set in a dry run, or could not set, since the last call
+    /// of this: a line each, but for what is the same as the line before it. Of what native
+    /// handlers set, the values that [`Host::tend`] has seen.
+    pub fn changes(&self) -> Vec<String> {
+        self.sets.take_changes()
     }
 
     /// What was put back since the last call of this, a line each.

@@ -56,6 +56,8 @@ struct Loaded {
     priority: i32,
     /// Those that follow it know by this that it is gone.
     is_loaded: Arc<()>,
+    /// Values refused that the log has.
+    refused: u64,
     /// Agents that died in a run of it.
     agents_lost: u32,
     /// Descriptors that its owner gave it, by place; `None`: the service has closed it.
@@ -384,6 +386,7 @@ impl Host {
             self.release(&grants);
             return Err(Error::new(Kind::Unsupported, text));
         }
+        grants.iter().for_each(|granted| granted.belongs_to(name, false));
         let mut handles = [Grant::default(); GRANTS];
         for (to, grant) in handles.iter_mut().zip(&grants) {
             *to = grant.native(granting::random()?);
@@ -425,6 +428,7 @@ impl Host {
             sources: Vec::new(),
             priority: if spec.dispatch == Dispatch::Thread { spec.raise.unwrap_or(0) } else { 0 },
             is_loaded: Arc::new(()),
+            refused: 0,
             agents_lost: 0,
             given: given.into_iter().map(Some).collect(),
         };

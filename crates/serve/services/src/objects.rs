@@ -1,6 +1,8 @@
 //! Shared objects that the build script makes: the library inside the region, and the native
 //! services that come with the crate.
 
+/// What services are written against (`include/orbit_service.h`).
+pub const HEADER: &str = include_str!("../include/orbit_service.h");
 /// The library inside the region (`crates/serve/sandbox-lib`).
 pub const LIBRARY: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/library.so"));
 /// The CPU service manager (`native/cpu.c`).

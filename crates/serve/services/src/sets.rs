@@ -8,6 +8,10 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 /// Lines that wait to be read, at most.
 const MAX_LINES: usize = 1000;
 
+/// Lines of changes that wait to be read, at most: a service that sets something new all the time
+/// must not push the rest out of the log.
+const MAX_CHANGES: usize = 20;
+
 /// An attribute: class, target, and when the target began.
 type Attribute = (u32, i32, u64);
 
@@ -23,6 +27,9 @@ struct Known {
     /// By places of the ledger.
     attributes: BTreeMap<usize, Attribute>,
     lines: Vec<String>,
+    /// What was set, and lines that there was no room for.
+    changes: Vec<String>,
+    left_out: usize,
 }
 
 impl Sets {
@@ -77,6 +84,27 @@ impl Sets {
         if known.lines.len() < MAX_LINES {
             known.lines.push(line);
         }
+    }
+
+    /// Something was set, or was not, as the line says.
+    pub(crate) fn changed(&self, line: String) {
+        let mut known = self.known();
+        if known.changes.len() < MAX_CHANGES {
+            known.changes.push(line);
+        } else {
+            known.left_out += 1;
+        }
+    }
+
+    /// The lines of changes since the last call of this.
+    pub(crate) fn take_changes(&self) -> Vec<String> {
+        let mut known = self.known();
+        let left_out = std::mem::take(&mut known.left_out);
+        let mut changes = std::mem::take(&mut known.changes);
+        if left_out > 0 {
+            changes.push(format!("{left_out} more values were set or refused"));
+        }
+        changes
     }
 
     /// The lines since the last call of this.

@@ -4,6 +4,7 @@
 use super::Host;
 use crate::account::Account;
 use crate::agent::Agent;
+use crate::grant::Granted;
 use crate::spec::{Happened, ServiceId};
 use orbit_linux::pidfd;
 use orbit_sandbox_lib::abi;
@@ -42,10 +43,25 @@ impl Host {
             }
         }
         self.close_given();
+        self.note_values();
         self.tend_threads(&mut happened);
         self.tend_agents(&mut happened);
         happened.extend(self.unrestored.drain(..).map(|what| Happened::NotRestored { what }));
         happened
+    }
+
+    /// Writes down what handlers in members and agents have set, and that values were refused.
+    fn note_values(&mut self) {
+        for slot in abi::FIRST_SERVICE..abi::SLOTS {
+            let Some(loaded) = &mut self.services[slot] else { continue };
+            loaded.grants.iter().for_each(Granted::notice);
+            let refused = self.region.control(slot).refused.load(Relaxed);
+            if refused > loaded.refused {
+                let name = &loaded.name;
+                self.sets.changed(format!("{name}: {} values or calls refused", refused - loaded.refused));
+            }
+            loaded.refused = refused;
+        }
     }
 
     /// Closes the descriptors that services have closed.
