@@ -264,6 +264,12 @@ fn summary(args: &Args, to: &mut impl Write, outcome: &Outcome) -> io::Result<()
         let (faults, loops) = (outcome.object_faults, outcome.object_loops);
         writeln!(to, "orbit: the policy object faulted {faults} times and exceeded its CPU time {loops} times")?;
     }
+    let by_fault = [libc::SIGSEGV, libc::SIGBUS, libc::SIGILL].iter().any(|signal| outcome.status == 128 + signal);
+    if by_fault && outcome.rewritten > 0 && !args.json {
+        let (sites, signal) = (outcome.rewritten, outcome.status - 128);
+        writeln!(to, "orbit: the program died of signal {signal}, and {sites} of its call sites were rewritten.")?;
+        writeln!(to, "orbit: does it read its own code as data? --no-rewrite leaves the code as it is (slower)")?;
+    }
     if outcome.crowded > 0 && !args.json {
         writeln!(to, "orbit: {} calls came from more than 8192 sites, and cost a signal each", outcome.crowded)?;
     }

@@ -6,8 +6,8 @@ static void put_path(struct block *block, volatile struct question *question) {
     char path[256];
     u8 index = block->call[0] < MAX_CALLS ? shared->calls[block->call[0]].roles[0] : NO_ARGUMENT;
     path[0] = 0;
-    if (index < 6 && copy_string(path, block->call[1 + index], sizeof path - 1) == -EFAULT) path[0] = 0;
-    path[sizeof path - 1] = 0;
+    const char *judged = index < 6 ? judged_path(block, index) : NULL;
+    if (judged) append_string(path, judged, sizeof path);
     memcpy((void *)question->path, path, sizeof path);
 }
 

@@ -63,6 +63,14 @@ struct stub {
 #define STUB_GONE 3 /* its code is being unmapped: free, unless a call at the site comes first */
 _Static_assert(sizeof(struct stub) == 128, "stubs are found by their address");
 
+/* What a rule judged of the guest's memory: the kernel gets it, whatever is there by then. */
+#define MAX_JUDGED 3
+struct judged {
+    u32 argument; /* its number from 1; 0: none */
+    i32 bytes;    /* a socket address; of a string its length; negative: it cannot be read */
+    u64 value;    /* the argument since then */
+};
+
 struct block {
     u64 self;
     u64 stack_top;
@@ -101,10 +109,12 @@ struct block {
     struct contexts *contexts; /* NULL: none were made */
     struct filter *filters;    /* of the guest's own, newest first; NULL: none */
     struct filter *fresh;      /* being installed */
+    struct judged judged[MAX_JUDGED];
     u32 denied;                /* these do not let the current call pass */
     struct stub spare;         /* for a call at a site that the table has no room for; its code never runs */
     u64 vectors[64] __attribute__((aligned(64))); /* SSE state of the guest while the policy object runs */
     char path[4096] __attribute__((aligned(BLOCK_BEGINS))); /* a string that the executive reads or replaces */
+    char copies[MAX_JUDGED][4096]; /* of what `judged` says */
     u8 record[MAX_RECORD] __attribute__((aligned(8)));
     u8 deferred[FRAME_BYTES] __attribute__((aligned(64)));
     u8 signal_stack[STACK_BYTES] __attribute__((aligned(64)));
@@ -343,6 +353,11 @@ void copy_registers_in(struct context *context, const u64 *registers);
 
 /* policy.c */
 int policy(struct block *block);
+/*
+ * The path that an argument names, as text: of a string, or of the address of a unix socket
+ * (`@name`: an abstract one). NULL: it names none. The kernel gets what was judged.
+ */
+const char *judged_path(struct block *block, u32 argument);
 void policy_undo(struct block *block);
 
 #endif

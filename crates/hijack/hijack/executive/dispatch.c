@@ -25,6 +25,7 @@ static void set_call(struct block *block) {
     block->call[0] = (u64)(i64)(i32)block->rax; /* the kernel takes an int */
     read_arguments(block, &block->call[1]);
     block->denied = 0;
+    for (u32 i = 0; i < MAX_JUDGED; i++) block->judged[i].argument = 0;
     if (block->call[0] >= MAX_CALLS) return;
     /* What the kernel does not see decides nothing: rules and checks get its number, too. */
     for (u32 i = 0; i < 6; i++) block->call[1 + i] = narrow(block->call[0], i, block->call[1 + i]);

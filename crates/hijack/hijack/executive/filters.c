@@ -43,7 +43,7 @@ static const u16 own_calls[] = {
     __NR_rt_sigaction, __NR_rt_sigprocmask, __NR_sigaltstack, __NR_rt_sigreturn, __NR_rt_tgsigqueueinfo,
     __NR_gettid,       __NR_getpid,         __NR_geteuid,    __NR_getegid,       __NR_clock_gettime,
     __NR_clock_nanosleep, __NR_restart_syscall, __NR_timer_create, __NR_timer_settime, __NR_timer_delete,
-    __NR_memfd_create, __NR_kill,           __NR_exit,
+    __NR_memfd_create, __NR_kill,           __NR_exit,       __NR_brk,
 };
 
 /* And those of which one argument (the low half of it) has this value. */
@@ -64,6 +64,7 @@ static const struct {
     {__NR_execveat, 4, AT_EMPTY_PATH},
     {__NR_prctl, 0, PR_SET_SYSCALL_USER_DISPATCH},
     {__NR_prctl, 0, PR_SET_NAME},
+    {__NR_prctl, 0, PR_SET_MM},
     {__NR_shmat, 1, (u32)SHARED_ADDRESS},
     {__NR_shmctl, 1, 1 /* IPC_SET */},
     {__NR_shmctl, 1, 2 /* IPC_STAT */},

@@ -24,8 +24,58 @@ static int matches_pattern(const char *pattern, const char *text) {
     return !*pattern;
 }
 
-static int matches_string(struct block *block, u64 from, const char *pattern) {
-    return copy_string(block->path, from, sizeof block->path) >= 0 && matches_pattern(pattern, block->path);
+#define NOWHERE (~0ul - 4095) /* what the kernel finds no memory at */
+
+static int is_address(struct block *block, u32 argument) { return shared->calls[block->call[0]].roles[3] == argument; }
+
+/*
+ * The string or the socket address at an argument, copied once a call: another thread may write
+ * there before the kernel reads it. NULL: it is none that could be read; the kernel finds the same.
+ */
+static const char *judge(struct block *block, u32 argument, i32 *bytes) {
+    u32 place = 0;
+    while (place < MAX_JUDGED && block->judged[place].argument && block->judged[place].argument != argument + 1)
+        place++;
+    u64 *at = &block->call[1 + argument];
+    const volatile struct capture *capture = &shared->calls[block->call[0]].arguments[argument];
+    int is_string = capture->kind == CAPTURE_STRING;
+    /* Buffers that a rule compares as text stay where they are. */
+    if (place == MAX_JUDGED || !(is_string || is_address(block, argument))) {
+        *bytes = copy_string(block->path, *at, sizeof block->path);
+        return *bytes < 0 ? NULL : block->path;
+    }
+    struct judged *judged = &block->judged[place];
+    char *copy = block->copies[place];
+    if (!judged->argument || judged->value != *at) {
+        judged->argument = argument + 1;
+        judged->bytes = -EFAULT;
+        u64 length = is_string ? 0 : block->call[1 + capture->length % 6];
+        if (*at && is_string) judged->bytes = copy_string(copy, *at, sizeof block->copies[place]);
+        /* The kernel takes 128 bytes at most, and says so. */
+        else if (*at && length <= 128 && !copy_in(copy, *at, length)) judged->bytes = length;
+        if (*at && (is_string || length <= 128)) *at = judged->bytes == -EFAULT ? NOWHERE : (u64)copy;
+    }
+    judged->value = *at;
+    *bytes = judged->bytes;
+    return judged->bytes < 0 ? NULL : copy;
+}
+
+const char *judged_path(struct block *block, u32 argument) {
+    i32 bytes;
+    const char *text = judge(block, argument, &bytes);
+    u16 family = 0;
+    if (!text || !is_address(block, argument)) return text;
+    if (bytes > 2) memcpy(&family, text, 2);
+    if (family != 1 /* AF_UNIX */) return NULL;
+    memcpy(block->path, text + 2, bytes - 2);
+    block->path[bytes - 2] = 0;
+    if (!block->path[0]) block->path[0] = '@';
+    return block->path;
+}
+
+static int matches_path(struct block *block, u32 argument, const char *pattern) {
+    const char *text = judged_path(block, argument);
+    return text && matches_pattern(pattern, text);
 }
 
 static int matches_fd(struct block *block, u64 fd, const char *pattern) {
@@ -37,13 +87,14 @@ static int matches_fd(struct block *block, u64 fd, const char *pattern) {
     return matches_pattern(pattern, block->path);
 }
 
-static int matches_port(u64 address, const struct condition *condition) {
-    u8 start[4];
-    if (copy_in(start, address, sizeof start)) return 0;
+static int matches_port(struct block *block, u32 argument, const struct condition *condition) {
+    i32 bytes;
+    const char *address = judge(block, argument, &bytes);
     u16 family;
-    memcpy(&family, start, 2);
+    if (!address || bytes < 4) return 0;
+    memcpy(&family, address, 2);
     if (family != 2 && family != 10) return 0;
-    u64 port = start[2] << 8 | start[3];
+    u64 port = (u8)address[2] << 8 | (u8)address[3];
     return port >= condition->low && port <= condition->high;
 }
 
@@ -62,9 +113,9 @@ static int holds(struct block *block, const struct condition *condition) {
     case CONDITION_RANGE: return value >= condition->low && value <= condition->high;
     case CONDITION_INT: return (i32)value >= (i64)condition->low && (i32)value <= (i64)condition->high;
     case CONDITION_BITS: return (value & condition->low) == condition->high;
-    case CONDITION_STRING: return matches_string(block, value, condition->pattern);
+    case CONDITION_STRING: return matches_path(block, argument, condition->pattern);
     case CONDITION_FD_PATH: return matches_fd(block, value, condition->pattern);
-    case CONDITION_PORT: return matches_port(value, condition);
+    case CONDITION_PORT: return matches_port(block, argument, condition);
     }
     return 0;
 }

@@ -218,6 +218,49 @@ static void read_actions(struct action_table *table, const char *known) {
     }
 }
 
+/*
+ * What /proc shows of the process: the guest's arguments, environment and auxiliary vector, not the
+ * executive's. Needs no right, and where the kernel has it not, nothing else depends on it.
+ */
+static void show_guest(const char *first, const char *last, char **environment, const u64 *vector, u64 pairs,
+                       u64 stack) {
+    u64 brk = SYS1(__NR_brk, 0), arguments_end = (u64)last + string_length(last) + 1, environment_end = arguments_end;
+    u64 environment_start = *environment ? (u64)*environment : arguments_end;
+    for (char **each = environment; *each; each++) environment_end = (u64)*each + string_length(*each) + 1;
+    struct prctl_mm_map map = {
+        .start_code = (u64)executive_start,
+        .end_code = (u64)executive_end,
+        .start_data = (u64)executive_start,
+        .end_data = (u64)executive_start,
+        .start_brk = brk,
+        .brk = brk,
+        .start_stack = stack,
+        .arg_start = (u64)first,
+        .arg_end = arguments_end,
+        .env_start = environment_start,
+        .env_end = environment_end,
+        .auxv = (void *)vector,
+        .auxv_size = pairs * 16,
+        .exe_fd = ~0u,
+    };
+    SYS5(__NR_prctl, PR_SET_MM, PR_SET_MM_MAP, &map, sizeof map, 0);
+}
+
+/* A script's arguments in one piece, as the kernel lays them out. Returns where they begin. */
+static char *join(struct words *words, char **argv, char *end) {
+    u64 bytes = 0;
+    for (u32 i = 0; i < words->before_count; i++) bytes += string_length(words->before[i]) + 1;
+    for (u64 i = 0; i < words->rest_count; i++) bytes += string_length(words->rest[i]) + 1;
+    char *begin = end - bytes, *at = begin;
+    for (u64 i = 0; i < words->before_count + words->rest_count; i++) {
+        const char *from = i < words->before_count ? words->before[i] : words->rest[i - words->before_count];
+        u64 length = string_length(from) + 1;
+        argv[i] = memcpy(at, from, length);
+        at += length;
+    }
+    return begin;
+}
+
 static u64 altered(u64 type, u64 value, const struct image *image, const char *name) {
     switch (type) {
     case 3 /* AT_PHDR */: return image->headers;
@@ -267,10 +310,16 @@ void start(u64 *sp) {
 
     u64 count = words.before_count + words.rest_count, environment_words = (u64 *)auxiliary - (u64 *)environment;
     u64 total = 1 + count + 1 + environment_words + pairs * 2;
-    u64 *stack = (u64 *)(((u64)sp - total * 8) & ~15ul), *at = stack;
+    /* A script's words first, below what the kernel put there. */
+    u64 top = (u64)sp;
+    char **given = words.rest;
+    if (words.before_count) {
+        given = (char **)((top - count * 8) & ~15ul);
+        top = (u64)join(&words, given, (char *)given);
+    }
+    u64 *stack = (u64 *)((top - total * 8) & ~15ul), *at = stack;
     *at++ = count;
-    for (u32 i = 0; i < words.before_count; i++) *at++ = (u64)words.before[i];
-    for (u64 i = 0; i < words.rest_count; i++) *at++ = (u64)words.rest[i];
+    for (u64 i = 0; i < count; i++) *at++ = (u64)given[i];
     *at++ = 0;
     for (u64 i = 0; i < environment_words; i++) *at++ = (u64)environment[i];
     for (u64 i = 0; i < pairs; i++) {
@@ -279,6 +328,7 @@ void start(u64 *sp) {
         *at++ = type;
         *at++ = altered(type, value, &image, name);
     }
+    show_guest(given[0], given[count - 1], environment, at - pairs * 2, pairs, (u64)stack);
 
     const char *known = next_part(argv[2]), *filters = next_part(known);
     read_actions(block->table, known);

@@ -77,6 +77,33 @@ fn a_script_by_a_descriptor_is_found_as_natively() {
     }
 }
 
+#[test]
+fn arguments_and_environment_in_proc_are_the_programs() {
+    let script = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("shows-itself.sh");
+    std::fs::write(&script, "#!/bin/sh -e\ncat /proc/$$/cmdline /proc/$$/environ\n").expect("written");
+    std::fs::set_permissions(&script, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("executable");
+    let script = script.to_str().expect("a path");
+    for words in [&["cat", "/proc/self/cmdline", "/proc/self/environ"][..], &[script, "a b", ""], &["sh", script, "x"]]
+    {
+        let configure = |command: &mut std::process::Command| {
+            command.env_clear().env("PATH", "/usr/bin:/bin").env("OF", "the program");
+        };
+        let mut native = std::process::Command::new(words[0]);
+        configure(native.args(&words[1..]));
+        let native = native.output().expect("it runs");
+        let arguments: Vec<std::ffi::OsString> = words.iter().map(std::ffi::OsString::from).collect();
+        let mut session = orbit_hijack::Session::start_with(&Options::default(), &arguments, |command| {
+            configure(command.stdout(std::process::Stdio::piped()));
+        })
+        .expect("it starts");
+        let mut seen = Vec::new();
+        let mut pipe = session.stdout().expect("a pipe");
+        std::io::Read::read_to_end(&mut pipe, &mut seen).expect("read");
+        session.follow(|_| Ok(())).expect("followed");
+        assert_eq!(String::from_utf8_lossy(&seen), String::from_utf8_lossy(&native.stdout), "{words:?}");
+    }
+}
+
 fn size_kib(status: &str) -> u64 {
     let number = status.split_whitespace().nth(1).and_then(|number| number.parse().ok());
     number.unwrap_or_else(|| panic!("VmSize: {status:?}"))

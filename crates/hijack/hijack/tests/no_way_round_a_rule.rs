@@ -65,6 +65,43 @@ fn memory_of_a_process_is_not_opened_for_writing_by_another_name() {
     assert!(run.outcome.refused > 0);
 }
 
+#[test]
+fn the_kernel_gets_what_was_judged() {
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("judged-{}", std::process::id()));
+    std::fs::create_dir_all(&place).expect("a folder");
+    std::fs::write(place.join("denied"), "x").expect("written");
+    let name = |name: &str| place.join(name).to_str().expect("a path").to_owned();
+    let _listener = std::os::unix::net::UnixListener::bind(place.join("socket")).expect("a socket");
+    let rules = "openat(path=\"*/denied\") -> EACCES; openat(path=\"*/absent\") -> delay 400ms;
+        connect(path=\"*/socket\") -> EPERM; connect(path=\"*/nobody\") -> delay 400ms";
+    let options = Options { rules: Rules::parse(rules).expect("rules"), ..Options::default() };
+    let words = [guest("swaps", &[]).to_str().expect("a path").to_owned(), name("denied"), name("absent")];
+    let words = [&words[..], &[name("socket"), name("nobody")]].concat();
+    let run = run(&options, &words.iter().map(String::as_str).collect::<Vec<_>>());
+    let absent = "No such file or directory";
+    assert_eq!(run.stdout, format!("open 1 {absent}\nconnect 1 {absent}\n"));
+    assert_eq!(run.outcome.rules.iter().map(|(_, _, acted)| *acted).collect::<Vec<_>>(), [0, 1, 0, 1]);
+    std::fs::remove_dir_all(&place).expect("removed");
+}
+
+#[test]
+fn paths_of_unix_sockets_are_judged() {
+    let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("sockets-{}", std::process::id()));
+    std::fs::create_dir_all(&place).expect("a folder");
+    let _listener = std::os::unix::net::UnixListener::bind(place.join("bus")).expect("a socket");
+    let script = format!(
+        "import socket\nfor name in ('{0}/bus', '{0}/none', '\\0orbit-none'):\n  try: \
+         print(socket.socket(socket.AF_UNIX).connect(name))\n  except OSError as e: print(e.errno)",
+        place.display()
+    );
+    let rules = "connect(path=\"*/bus\") -> EACCES; connect(path=\"@orbit-*\") -> EPERM";
+    let options = Options { rules: Rules::parse(rules).expect("rules"), ..Options::default() };
+    if has("python3") {
+        assert_eq!(run(&options, &["python3", "-c", &script]).stdout, "13\n2\n1\n");
+    }
+    std::fs::remove_dir_all(&place).expect("removed");
+}
+
 /// Bits of a type of the kernel's, by its name in a prototype.
 fn kind(of: &str) -> char {
     let of = of.trim_start_matches("const ").trim();

@@ -36,8 +36,11 @@ pub(crate) fn roles(call: &Call) -> [u8; 8] {
         let mut all = (0u8..).zip(&call.arguments).filter(|(_, kind)| fits(kind));
         all.nth(nth).map_or(NO_ARGUMENT, |(index, _)| index)
     };
+    let is_text = |kind: &Kind| matches!(kind, Kind::Text(true));
+    let has_text = call.arguments.iter().any(is_text);
     [
-        nth(0, &|kind| matches!(kind, Kind::Text(true))),
+        // The path of a unix socket, where the call has no other.
+        nth(0, &|kind| is_text(kind) || !has_text && matches!(kind, Kind::Address4(_))),
         nth(1, &|kind| matches!(kind, Kind::Text(true))),
         nth(0, &|kind| matches!(kind, Kind::Fd)),
         nth(0, &|kind| matches!(kind, Kind::Address4(_))),

@@ -372,7 +372,7 @@ fn action(cursor: &mut Cursor<'_>, named: &mut Vec<&'static Call>) -> Result<Act
         None => return Err(wrong("no action".into())),
         Some('"') => {
             let text = cursor.string()?;
-            let has_path = |call: &&Call| roles(call)[0] != NO_ARGUMENT;
+            let has_path = |call: &&Call| call.arguments.iter().any(|kind| matches!(kind, Kind::Text(true)));
             if !named.iter().any(has_path) {
                 return Err(wrong(format!(
                     "{} has no path to replace",
