@@ -77,7 +77,7 @@ pub struct Given {
 }
 
 impl Given {
-    /// A descriptor on these terms: see [`Terms::from_str`].
+    /// A descriptor on these terms: `rs`, or `rwa,1000/s,moved`.
     ///
     /// # Errors
     /// `Invalid` for other terms.
