@@ -29,6 +29,7 @@ FLOORS = [
     ["orbit-named"],
     ["orbit-modules", "orbit-service"],
     ["orbit-watch", "orbit-services-wasmtime"],
+    ["orbit-agent"],
     ["orbit-bench"],
     ["orbit-cli"],
 ]

@@ -17,6 +17,7 @@ mod top;
 mod view;
 
 use clap::{CommandFactory, Parser, Subcommand};
+use orbit_agent as agent;
 use orbit_console::out;
 use orbit_keep as keep;
 use orbit_linux::rlimit::{self, Resource};
@@ -39,6 +40,7 @@ Examples:
                       each system call of an unmodified program
   orbit analyse --entry check -- ./server
                       which allocations a task needs in areas
+  orbit agent         one process that watches the services of a machine, by policy
   orbit service run   a host of services: code that runs when its event comes
 
 An orbit is an auxiliary task (a checker, a watchdog, a snapshot writer) that a
@@ -57,6 +59,7 @@ struct Args {
 
 #[derive(Subcommand)]
 enum Command {
+    Agent(agent::Args),
     Analyse(analyse::Args),
     Bench(bench::Args),
     Doctor(doctor::Args),
@@ -114,6 +117,7 @@ fn command() -> ExitCode {
         Err(error) => error.exit(),
     };
     let done = match args.command {
+        Command::Agent(args) => agent::run(&args),
         Command::Analyse(args) => analyse::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Doctor(args) => doctor::run(&args),

@@ -94,7 +94,11 @@ const SIGNALS: [(&str, i32); 34] = [
     ("POLL", libc::SIGIO),
 ];
 
-fn signal(text: &str) -> Result<i32, String> {
+/// The number of a signal by its name (`TERM`, `SIGTERM`, `RTMIN+1`) or number.
+///
+/// # Errors
+/// A sentence that lists the names.
+pub fn signal(text: &str) -> Result<i32, String> {
     let name = text.strip_prefix("SIG").unwrap_or(text);
     if let Some((_, number)) = SIGNALS.iter().find(|(n, _)| *n == name) {
         return Ok(*number);

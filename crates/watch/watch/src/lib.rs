@@ -27,6 +27,8 @@ mod writer;
 
 pub use orbit_console::harmless::Harmless;
 
+pub use action::{ends as ends_process, signal as signal_by_name};
+
 use action::{Action, Commands, OnHang};
 use detector::{Detector, News};
 use health::Health;

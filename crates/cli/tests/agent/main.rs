@@ -1,0 +1,14 @@
+//! `orbit agent` on real processes, some of which hang: tests that share one process, since each
+//! starts commands of its own.
+
+#[path = "../guard_common/mod.rs"]
+mod guard_common;
+
+mod acts_on_what_is_selected;
+mod budgets_and_sureness;
+mod exports;
+mod in_a_machine;
+mod packaging;
+mod reloads;
+mod rights_are_named;
+mod running;
