@@ -4,7 +4,7 @@
 //!
 //! A handler there runs at a priority at which nothing else of its CPU runs, so an agent ends
 //! whatever the handler does: the kernel kills it when its host ends, and when it has run for
-//! [`LONGEST_STRETCH_NS`] without a sleep. A healthy one sleeps for [`REST_NS`] long before.
+//! [`LONGEST_STRETCH_NS`] without a sleep. A healthy one sleeps for `REST_NS` long before.
 //!
 //! What services set is put back by the *restorer*: the same program, which runs no handler. When
 //! the host's end of the life socket closes, it waits for the runs in progress, restores every
@@ -22,7 +22,7 @@ const READABLE: i16 = 1;
 /// nanoseconds.
 pub const LONGEST_STRETCH_NS: u64 = 100_000_000;
 /// Budget of a run at most where its agent is real-time, nanoseconds: the longest stretch begins
-/// with up to [`REST_AFTER_NS`] of other runs.
+/// with up to `REST_AFTER_NS` of other runs.
 pub const MAX_BUDGET_NS: u64 = 50_000_000;
 /// An agent sleeps when it has run for so long, nanoseconds.
 const REST_AFTER_NS: u64 = 10_000_000;
