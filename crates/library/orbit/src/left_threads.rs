@@ -3,7 +3,8 @@
 //! They could write into the snapshots of later calls, and nothing can end them but the end of
 //! their process. So an orbit whose call leaves some ends once the call is reported, and main goes
 //! on with another process: the calls that wait keep their snapshots, the init function runs again.
-//! Threads of the init function are the orbit's own, and stay.
+//! Threads of the init function are the orbit's own, and stay. So do those of calls without areas
+//! as long as no call has named one (a module of a watcher): there is no snapshot.
 
 use std::time::{Duration, Instant};
 

@@ -142,7 +142,7 @@ pub(crate) fn live(mut socket: Own) -> ! {
     let own_threads = OwnThreads::now();
     shared.up.ready.store(1, Ordering::Release);
     loop {
-        if task.next_call() {
+        if task.next_call(&own_threads) {
             task.leave_no_thread(&own_threads);
         }
     }
@@ -261,11 +261,14 @@ impl Task {
         }
     }
 
-    /// Takes the next call; whether it ran.
-    fn next_call(&mut self) -> bool {
+    /// Takes the next call; whether it ran, and there are replicas now.
+    fn next_call(&mut self, own_threads: &OwnThreads) -> bool {
         self.wait_for_call();
         let call = self.done;
         let slot = &self.shared.down.slots[(call & (SLOTS - 1)) as usize];
+        if self.replicas.is_empty() && slot.attach.load(Ordering::Relaxed) > 0 {
+            self.leave_no_thread(own_threads);
+        }
         self.shared.current.store(call, Ordering::Relaxed);
         // Before the read of `state`: main, cancelling, stores `state` first and then reads this.
         self.shared.up.begun.store(call.wrapping_add(1), Ordering::SeqCst);
@@ -302,11 +305,11 @@ impl Task {
         };
         self.report(call, ENDED_RETURNED, value as i64);
         self.drop_own_writes();
-        true
+        !self.replicas.is_empty()
     }
 
-    /// Ends this process if the call has left threads: they would write on into the snapshots of
-    /// later calls.
+    /// Ends this process if calls have left threads: they would write on into the snapshots of
+    /// later calls. Asked before the first replica comes, and after each call from then on.
     fn leave_no_thread(&self, own: &OwnThreads) {
         let others = own.others();
         if others > 0 {

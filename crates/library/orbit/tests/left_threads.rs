@@ -43,6 +43,11 @@ unsafe extern "C" fn joins(_: *mut c_void, _: *mut c_void) -> c_long {
     joined as c_long
 }
 
+unsafe extern "C" fn leaves_a_sleeper(_: *mut c_void, _: *mut c_void) -> c_long {
+    std::thread::spawn(|| std::thread::sleep(Duration::from_secs(1000)));
+    1
+}
+
 unsafe extern "C" fn a_thread_of_its_own() -> *mut c_void {
     std::thread::spawn(|| std::thread::sleep(Duration::from_secs(1000)));
     std::ptr::null_mut()
@@ -101,20 +106,40 @@ fn calls_that_wait_behind_run_on_their_snapshots() {
 
 #[test]
 fn threads_that_end_with_the_call_cost_no_process() {
+    let area = Area::new(64 << 10).expect("area");
     let orbit = Orbit::new("joiner", joins).expect("orbit");
     orbit.wait_ready(Duration::from_secs(60)).expect("up");
     let pid = orbit.pid();
     for _ in 0..200 {
-        assert_eq!(orbit.call(&[], &[]).expect("call"), Outcome::Returned(6));
+        assert_eq!(orbit.call(&[&area], &[]).expect("call"), Outcome::Returned(6));
     }
     assert_eq!((orbit.pid(), orbit.stats().left_threads), (pid, 0));
 }
 
+/// A module keeps threads from one call to the next; before its first snapshot they end.
+#[test]
+fn threads_stay_as_long_as_there_is_no_snapshot() {
+    let area = Area::new(64 << 10).expect("area");
+    let numbers = area.place([1i64; NUMBERS]).expect("room").as_ptr().cast::<i64>();
+    let args = (numbers as usize).to_ne_bytes();
+    let orbit = Orbit::new("module", sum).expect("orbit");
+    let sleeps = CallOptions::new().function(leaves_a_sleeper);
+    for _ in 0..20 {
+        assert_eq!(orbit.call_with(&[], &[], &sleeps).expect("call"), Outcome::Returned(1));
+    }
+    assert_eq!((orbit.stats().left_threads, orbit.stats().restarts), (0, 0));
+    let patient = CallOptions::new().deadline(Duration::from_secs(100));
+    assert_eq!(orbit.call_with(&[&area], &args, &patient).expect("call"), Outcome::Returned(NUMBERS as i64));
+    let stats = orbit.stats();
+    assert_eq!((stats.left_threads, stats.restarts, stats.crashes, stats.failed), (1, 1, 0, 0));
+}
+
 #[test]
 fn threads_of_the_init_function_stay() {
+    let area = Area::new(64 << 10).expect("area");
     let orbit = Orbit::builder("keeper").entry(joins).init(a_thread_of_its_own).build().expect("orbit");
     for _ in 0..20 {
-        assert_eq!(orbit.call(&[], &[]).expect("call"), Outcome::Returned(6));
+        assert_eq!(orbit.call(&[&area], &[]).expect("call"), Outcome::Returned(6));
     }
     assert_eq!((orbit.stats().left_threads, orbit.stats().restarts), (0, 0));
 }
