@@ -389,14 +389,19 @@ static int take_end(int error, const struct orbit_outcome *outcome)
     return recover(status_of(error, outcome));
 }
 
+/* What the supervisor's thread has allocated (the text of a crash) and this one has freed is in this
+ * thread's cache, and lies outside of the regions: Redis must not get it for its data, which the
+ * next save would not find. Follows whatever polls or frees a future. */
+static void drop_cached(void)
+{
+    arena_leave(false);
+}
+
 static void free_future(void)
 {
     orbit_future_free(future);
     future = NULL;
-    /* What the supervisor's thread has allocated (the text of a crash) and this one has freed is
-     * in this thread's cache, and lies outside of the regions: Redis must not get it for its
-     * data. */
-    arena_leave(false);
+    drop_cached();
 }
 
 void save_note_names(void)
@@ -405,13 +410,14 @@ void save_note_names(void)
     if (!crashed)
         return;
     orbit_future_poll(crashed, &outcome);
-    if (strcmp(outcome.text, save_last_failure) != 0)
+    bool is_named = strcmp(outcome.text, save_last_failure) != 0;
+    if (is_named)
         note_failure(outcome.text);
-    else if (now_us() < names_until_us)
-        return;
-    orbit_future_free(crashed);
-    crashed = NULL;
-    arena_leave(false);
+    if (is_named || now_us() >= names_until_us) {
+        orbit_future_free(crashed);
+        crashed = NULL;
+    }
+    drop_cached();
 }
 
 /* Has what it crashed with named later: the functions are being found, and nobody waits. */
@@ -421,6 +427,7 @@ static void keep_crash(void)
     crashed = future;
     future = NULL;
     names_until_us = now_us() + NAMES_US;
+    drop_cached();
 }
 
 bool save_ended(pid_t *pid, int *status)
