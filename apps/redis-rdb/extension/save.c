@@ -389,9 +389,9 @@ static int take_end(int error, const struct orbit_outcome *outcome)
     return recover(status_of(error, outcome));
 }
 
-/* What the supervisor's thread has allocated (the text of a crash) and this one has freed is in this
- * thread's cache, and lies outside of the regions: Redis must not get it for its data, which the
- * next save would not find. Follows whatever polls or frees a future. */
+/* What the supervisor's thread has allocated (the text of a crash) and this one has freed is in
+ * this thread's cache, and lies outside of the regions: Redis must not get it for its data, which
+ * the next save would not find. Follows whatever polls or frees a future. */
 static void drop_cached(void)
 {
     arena_leave(false);

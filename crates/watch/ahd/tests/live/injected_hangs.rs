@@ -65,6 +65,15 @@ fn client(port: u16, stop: &AtomicBool) {
     }
 }
 
+/// Ends the client when the watch of it ends, by a panic too.
+struct Stops<'a>(&'a AtomicBool);
+
+impl Drop for Stops<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Calls before the one that hangs: until then the server's loop is learnt.
 const WARM: usize = 2500;
 
@@ -87,6 +96,7 @@ fn inject(library: &Path, dir: &Path, inject: &str) -> Option<(Box<Hang>, Durati
     ahd.add(server.0.id() as i32).expect("the server");
     let stop = AtomicBool::new(false);
     std::thread::scope(|s| {
+        let _stops = Stops(&stop);
         s.spawn(|| client(port, &stop));
         let start = Instant::now();
         let mut found = None;
@@ -108,7 +118,6 @@ fn inject(library: &Path, dir: &Path, inject: &str) -> Option<(Box<Hang>, Durati
             }
             assert!(server.0.try_wait().expect("wait").is_none(), "{inject}: the server has ended");
         }
-        stop.store(true, Ordering::Relaxed);
         found
     })
 }
