@@ -8,7 +8,7 @@ those of PRIVATE; SPECIFICATION.md, CHANGELOG.md and the glossary itself are lef
 long.
 
 No limit holds for tables, for drawings and aligned columns, for code in comments, for what is one word (an address), and for
-programs in test fixtures.
+programs in test fixtures. Marks of a merge that was not finished are a complaint in any file.
 """
 
 import re
@@ -93,10 +93,16 @@ def judge(path, lines):
         yield f"{path}: {len(lines)} lines: {LINES} at most; a file is one idea"
 
 
+def unmerged():
+    """Lines that a merge left in any file."""
+    found = subprocess.run(["git", "grep", "-nIE", "^(<{7}|[|]{7}|>{7}) "], capture_output=True, text=True).stdout
+    return [f"{line}: a merge was not finished here" for line in found.splitlines()]
+
+
 def main():
     listed = subprocess.run(["git", "ls-files"], check=True, capture_output=True, text=True).stdout.split()
     judged = [path for path in listed if path.endswith((*SOURCES, ".md")) and path not in NOT_JUDGED]
-    wrong = []
+    wrong = unmerged()
     for path in judged:
         try:
             with open(path, encoding="utf-8") as file:
