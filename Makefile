@@ -31,7 +31,7 @@ cast:
 
 docs:
 	@scripts/links.py
-	@if command -v mdbook >/dev/null; then rm -rf target/book-source && scripts/links.py --book target/book-source && mdbook build target/book-source --dest-dir "$(CURDIR)/target/book"; else echo 'no book: needs mdbook (cargo install mdbook)'; fi
+	@if command -v mdbook >/dev/null; then rm -rf target/book-source && scripts/links.py --book target/book-source && cargo build --release -p orbit-cli && scripts/reference.py --book target/book-source target/release/orbit && mdbook build target/book-source --dest-dir "$(CURDIR)/target/book"; else echo 'no book: needs mdbook (cargo install mdbook)'; fi
 
 check:
 	@scripts/check.sh

@@ -7,7 +7,8 @@
 
 A link within the project names a file that there is, and a heading of it (`#like-this`, as forges write them). Each page in
 docs/ is in docs/SUMMARY.md, which mdBook makes the book from (`make docs`), exactly once. Links to other hosts are not followed. Whether
-the commands that documents show are accepted is a test of the command (crates/cli/tests/face/documents_show_accepted_commands.rs).
+the commands that documents show are accepted is a test of the command (crates/cli/tests/face/documents_show_accepted_commands.rs). Pages of docs/reference that are
+made from sources say what these say (scripts/reference.py).
 """
 
 import pathlib
@@ -15,6 +16,8 @@ import re
 import shutil
 import subprocess
 import sys
+
+import reference
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BOOK = ROOT / "docs"
@@ -106,6 +109,7 @@ def main():
     pages = [ROOT / name for name in names if name and (ROOT / name).exists()]
     wrong = [line for page in pages for line in judge(page)]
     wrong.extend(contents())
+    wrong.extend(reference.judge())
     for line in wrong:
         print(line)
     print(f"{len(pages)} documents, {len(wrong)} complaints")
