@@ -8,6 +8,7 @@ and @SCRATCH@ are replaced.
 import glob
 import os
 import shutil
+import subprocess
 import tomllib
 from dataclasses import dataclass, field
 
@@ -15,7 +16,7 @@ import normal
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 COLUMNS = (
-    "bare", "watch", "why", "keep", "keep --log", "hijack", "hijack --trace", "service exec",
+    "bare", "watch", "why", "keep", "keep --log", "hijack", "hijack --trace", "service exec", "agent",
 )
 
 
@@ -30,6 +31,7 @@ class Program:
     files: dict = field(default_factory=dict)  # name below the scratch directory -> text
     prepare: str = ""  # shell, without any of Orbit's commands
     input: str = ""  # a file that is its stdin
+    keys: list = field(default_factory=list)  # it has a terminal, where these are typed: see terminal.py
     ready: str = ""  # unix:NAME, port, or said:TEXT (in its output)
     workload: str = ""  # shell: uses the server, checks the answers, prints what it got
     stop: str = "TERM"  # a signal, or a shell command
@@ -39,7 +41,7 @@ class Program:
     limit: int = 60  # seconds for each of start, workload and stop
     ordinary: bool = False  # runs as an ordinary user, since it does not as root
     short: bool = False  # in the short form as well
-    faults: dict = field(default_factory=dict)  # keep, client, poison: see faults.py
+    faults: dict = field(default_factory=dict)  # prepare, keep, client, poison, kinds, data: see faults.py
 
     def is_server(self):
         return bool(self.ready)
@@ -56,7 +58,15 @@ def is_there(proof):
     )
 
 
-PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/go/bin"
+def rust():
+    """The folder of the Rust compiler's own programs: those of rustup need its settings, which a scratch directory lacks."""
+    if not shutil.which("rustc"):
+        return ""
+    done = subprocess.run(["rustc", "--print", "sysroot"], stdout=subprocess.PIPE, text=True, check=False)
+    return os.path.join(done.stdout.strip(), "bin")
+
+
+PATH = f"/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin:/usr/local/go/bin:{rust()}"
 
 
 def parse(name, text):
@@ -84,6 +94,8 @@ def parse(name, text):
     for column in program.not_applicable:
         if column not in COLUMNS[1:]:
             raise ValueError(f"{name}: not_applicable: no column {column!r}")
+    if program.keys and (program.is_server() or program.input or not program.data):
+        raise ValueError(f"{name}: a program with a terminal is no server, has no input, and needs a check of data")
     if program.is_server() and not program.workload:
         raise ValueError(f"{name}: a server needs a workload")
     if not (program.is_server() or program.data) and "stdout" in program.volatile:

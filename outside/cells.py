@@ -12,6 +12,7 @@ import catalogue
 import compare
 import conditions
 import processes
+import terminal
 
 # What remains of a program after its exit gets so long to exit as well.
 GRACE_SECONDS = 3.0
@@ -167,18 +168,24 @@ def run(place, column):
         condition.before()
         argv = [place.filled(part) for part in program.command]
         stdin = os.path.join(place.scratch, program.input) if program.input else None
+        screen = terminal.Terminal(program.keys, out) if program.keys else None
         running = processes.Running(
-            [*place.prefix, *condition.command(argv)], place.scratch, place.env, out, err, stdin
+            condition.whole(argv), place.scratch, place.env, out, err, stdin,
+            screen and screen.programs,
         )
+        if screen:
+            screen.start()
         condition.beside(running)
         try:
             if program.is_server():
                 serve(place, running, outcome)
             elif not running.has_exited(program.limit):
-                outcome.hung = "run"
+                outcome.hung = (screen and screen.awaited()) or "run"
             if running.has_exited():
                 outcome.status = running.status()
         finally:
+            if screen:
+                screen.close()
             condition.after()
         outcome.seconds = time.monotonic() - began
         outcome.left = processes.names_left(GRACE_SECONDS)
@@ -186,6 +193,7 @@ def run(place, column):
         outcome.hung = outcome.hung or f"the condition: {error}"
     finally:
         processes.end_all()
+        condition.clear()
     if os.path.exists(err):
         outcome.stdout = read(out)
         outcome.stderr, outcome.said = compare.split_own(read(err))

@@ -1,8 +1,9 @@
 """The columns of the matrix: how a program is started under each of Orbit's commands, what runs beside it, and what the
 command itself must have said or done.
 
-A condition has these moments: `before` (a host of services), `command` (the program's own, wrapped), `beside` and `after`
-(what runs while it does), `trouble` (a false alarm, or a command that failed), `idle` (why the cell proves nothing).
+A condition has these moments: `before` (a host of services, an agent), `command` (the program's own, wrapped), `beside` and `after`
+(what runs while it does), `trouble` (a false alarm, or a command that failed), `idle` (why the
+cell proves nothing), `clear` (when every process has ended).
 """
 
 import json
@@ -29,6 +30,10 @@ class Bare:
     def command(self, argv):
         return argv
 
+    def whole(self, argv):
+        """The command with what makes it another user's."""
+        return [*self.prefix, *self.command(argv)]
+
     def beside(self, running):
         pass
 
@@ -39,6 +44,14 @@ class Bare:
         return None
 
     def idle(self):
+        return None
+
+    def clear(self):
+        """After every process has ended."""
+
+    @staticmethod
+    def missing():
+        """What the machine lacks for it."""
         return None
 
     def ask(self, *arguments, seconds=20):
@@ -208,7 +221,74 @@ def upcalls_of(listed):
     return sum(service["upcalls"] for service in json.loads(listed)["list"]["services"])
 
 
+class Agent(Bare):
+    """The program is alone in a control group, and an agent has a policy that watches what is there."""
+
+    POLICY = '[[policy]]\nname = "outside"\nmatch = {{ cgroup = "{group}" }}\nwatch = {{ limit = "1s" }}\n'
+
+    @staticmethod
+    def mount():
+        """Where control groups of version 2 are, also beside those of version 1."""
+        paths = ("/sys/fs/cgroup/unified", "/sys/fs/cgroup")
+        return next((path for path in paths if os.access(os.path.join(path, "cgroup.procs"), os.W_OK)), None)
+
+    @staticmethod
+    def missing():
+        return None if Agent.mount() else "control groups of version 2 that may be written"
+
+    def before(self):
+        self.group = os.path.join(self.mount(), f"orbit-outside-{os.getpid()}")
+        os.makedirs(self.group, exist_ok=True)
+        with open(self.path("agent.toml"), "w", encoding="utf-8") as file:
+            file.write(self.POLICY.format(group="/" + os.path.basename(self.group)))
+        self.run, self.reports = self.path("agent"), self.path("reports")
+        self.agent = processes.Running(
+            [self.orbit, "agent", "--config", self.path("agent.toml"), "--run-dir", self.run, "--reports-dir", self.reports],
+            self.logs, self.env, self.path("agent.out"), self.path("agent.err"),
+        )
+        limit = time.monotonic() + 20
+        while not os.path.exists(os.path.join(self.run, "agent.sock")):
+            if self.agent.has_exited(0.02) or time.monotonic() > limit:
+                raise RuntimeError(f"no agent: {open(self.path('agent.err'), encoding='utf-8').read()}")
+
+    def whole(self, argv):
+        # The process is watched before it becomes the program: the agent looks for processes once a second.
+        enter = 'echo $$ >"$0" && read -r _ <"$1" && shift && exec "$@"'
+        os.mkfifo(self.path("go"))
+        return ["/bin/sh", "-c", enter, os.path.join(self.group, "cgroup.procs"), self.path("go"), *super().whole(argv)]
+
+    def beside(self, running):
+        limit, watched = time.monotonic() + 20, 0
+        while not watched:
+            if time.monotonic() > limit:
+                raise RuntimeError("the agent does not find the program")
+            done = subprocess.run(
+                [self.orbit, "agent", "status", "--json", "--socket", os.path.join(self.run, "agent.sock")],
+                env=self.env, capture_output=True, timeout=20, check=False,
+            )
+            if done.returncode == 0:
+                watched = sum(service["processes"] for service in json.loads(done.stdout)["services"])
+            time.sleep(0.05)
+        with open(self.path("go"), "w", encoding="utf-8") as file:
+            file.write("go\n")
+
+    def after(self):
+        self.agent.signal(15)
+        self.ended = self.agent.has_exited(10)
+
+    def clear(self):
+        if os.path.isdir(self.group):
+            os.rmdir(self.group)
+
+    def trouble(self):
+        for name in sorted(os.listdir(self.reports)):
+            with open(os.path.join(self.reports, name), encoding="utf-8") as file:
+                return f"false alarm: {file.read()[:200]}"
+        return None if self.ended else "the agent does not exit"
+
+
 CONDITIONS = {
     "bare": Bare, "watch": Watch, "why": Why, "keep": Keep, "keep --log": KeepLog, "hijack": Hijack,
     "hijack --trace": HijackTrace, "service exec": ServiceExec,
+    "agent": Agent,
 }

@@ -5,10 +5,12 @@ started is found below it and ended by its number. Exits are awaited on a pidfd.
 """
 
 import ctypes
+import fcntl
 import os
 import select
 import signal
 import subprocess
+import termios
 import time
 
 PR_SET_CHILD_SUBREAPER = 36
@@ -48,14 +50,15 @@ def below(root):
 
 
 class Running:
-    """A process in a session of its own, with its output in two files."""
+    """A process in a session of its own, with its output in two files; or with a terminal, which is the session's."""
 
-    def __init__(self, argv, cwd, env, out, err, stdin=None):
+    def __init__(self, argv, cwd, env, out, err, stdin=None, terminal=None):
         self.began = time.monotonic()
         with open(out, "wb") as stdout, open(err, "wb") as stderr, open(stdin or os.devnull, "rb") as source:
-            self.process = subprocess.Popen(
-                argv, cwd=cwd, env=env, stdin=source, stdout=stdout, stderr=stderr, start_new_session=True
-            )
+            files = {"stdin": source, "stdout": stdout}
+            if terminal is not None:
+                files = {"stdin": terminal, "stdout": terminal, "preexec_fn": lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0)}
+            self.process = subprocess.Popen(argv, cwd=cwd, env=env, stderr=stderr, start_new_session=True, **files)
         self.pid = self.process.pid
         self.pidfd = os.pidfd_open(self.pid)
 

@@ -26,6 +26,7 @@ import time
 import catalogue
 import cells
 import compare
+import conditions
 import page
 import processes
 
@@ -163,6 +164,10 @@ def main():
     for program in skipped:
         print(f"SKIP: needs {' '.join(program.missing())} ({program.name})")
     programs = [program for program in programs if program not in skipped]
+    lacking = [column for column in columns if conditions.CONDITIONS[column].missing()]
+    for column in lacking:
+        print(f"SKIP: needs {conditions.CONDITIONS[column].missing()} (column {column})")
+        columns.remove(column)
     with tempfile.TemporaryDirectory(prefix="orbit-outside.", ignore_cleanup_errors=True) as root:
         prepare(root, options.orbit)
         done = rows(options, programs, columns, root)
@@ -182,7 +187,7 @@ def main():
     for sentence in poor:
         print(sentence)
     failed = states.count(compare.DIFFERS) + len(poor)
-    print(f"{states.count(compare.EQUAL) + states.count(compare.REFUSED)} passed, {failed} failed, {len(skipped)} skipped")
+    print(f"{states.count(compare.EQUAL) + states.count(compare.REFUSED)} passed, {failed} failed, {len(skipped) + len(lacking)} skipped")
     sys.exit(failed > 0)
 
 

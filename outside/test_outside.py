@@ -57,6 +57,17 @@ volatile = { stderr = ["ignored"] }
 """
 
 
+TERMINAL = """
+kind = "test"
+packages = ["dash=/bin/sh"]
+command = ["/bin/sh", "-c", "echo 'name?'; read -r name; echo \\"$name $(stty size)\\" >result"]
+keys = ["wait:name?", "pause", "somebody\\r"]
+data = "cat result"
+volatile = { stdout = ["ignored"] }
+limit = 2
+"""
+
+
 class Cells(unittest.TestCase):
     """Whole cells, under a command that does harm."""
 
@@ -101,6 +112,11 @@ class Cells(unittest.TestCase):
     def test_a_hang_differs(self):
         self.differs("hang", "hangs at run")
 
+    def test_keys_are_typed_at_a_terminal(self):
+        self.assertEqual(self.cell("none", TERMINAL), (compare.EQUAL, ""))
+        self.differs("data", "data, line 2: “more”", TERMINAL)
+        self.differs("hang", "hangs at the screen, which never showed 'name?'", TERMINAL)
+
     def test_a_process_left_differs(self):
         cells.GRACE_SECONDS, kept = 0.2, cells.GRACE_SECONDS
         self.addCleanup(setattr, cells, "GRACE_SECONDS", kept)
@@ -131,6 +147,15 @@ class Judging(unittest.TestCase):
             with open(os.path.join(logs, "events"), "a", encoding="utf-8") as file:
                 file.write('{"event": "hang", "sure": "guess", "why": "x"}\n')
             self.assertIn("false alarm", watch.trouble())
+
+    def test_a_report_of_the_agent_differs(self):
+        with tempfile.TemporaryDirectory() as logs:
+            agent = conditions.Agent("orbit", logs, {}, [])
+            agent.reports, agent.ended = logs, True
+            self.assertIsNone(agent.trouble())
+            with open(os.path.join(logs, "hang-1.json"), "w", encoding="utf-8") as file:
+                file.write('{"policy": "outside"}')
+            self.assertIn("false alarm", agent.trouble())
 
     def test_own_lines_are_no_output(self):
         own, said = compare.split_own(b"a\norbit keep: sh: a sentence\nb\n")
@@ -167,7 +192,8 @@ class Rules(unittest.TestCase):
 class Catalogue(unittest.TestCase):
     def test_mistakes_are_named(self):
         for text, word in (
-            ("kind = 1", "must be str"), (BATCH + "colour = 1", "unknown key"), ("kind = 'x'", "packages is missing"),
+            ("kind = 1", "must be str"), (BATCH + "colour = 1", "unknown key"),
+            (SERVER + "keys = ['x']", "is no server"), ("kind = 'x'", "packages is missing"),
             (BATCH + "volatile = { stdout = ['moon'] }", "no rule"), (BATCH + "ready = 'port'", "needs a workload"),
             (BATCH + "not_applicable = { sleep = 'x' }", "no column"),
         ):

@@ -3,15 +3,22 @@
     http_check make FOLDER           writes files of many sizes, the same each time
     http_check get FOLDER PORT       gets them over three connections at once, each many times, and compares every byte
 
-Options: `--rounds N` (6), `--close` (a connection a request). Counts wrong, foreign (another file's) and failed answers.
+Options: `--rounds N` (6), `--close` (a connection a request), `--tls`, `--await PORT` (of the server
+behind), `--seconds N`
+(through crashes; prints JSON). Counts wrong, foreign (another file's) and failed answers.
 """
 
 import argparse
 import http.client
+import itertools
+import json
 import os
 import random
+import socket
+import ssl
 import sys
 import threading
+import time
 
 SIZES = [0, 1, 17, 500, 4096, 10000, 65536, 200000]
 
@@ -24,26 +31,40 @@ def make(folder):
             file.write(source.randbytes(size).hex().encode()[:size])
 
 
-def get(folder, port, rounds, close):
-    """Counts of answers by what they were."""
+def connected(port, tls):
+    if tls:
+        return http.client.HTTPSConnection("127.0.0.1", port, timeout=30, context=ssl._create_unverified_context())
+    return http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+
+
+def get(folder, port, rounds, close, tls, seconds):
+    """Counts of answers by what they were. With `seconds` the server may crash: rounds go on for so long."""
+    end = time.monotonic() + seconds
     files = {name: open(os.path.join(folder, name), "rb").read() for name in sorted(os.listdir(folder))}
     counts, lock = {"right": 0, "wrong": 0, "foreign": 0, "failed": 0}, threading.Lock()
 
     def client(seed):
         order = random.Random(seed)
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
-        for _ in range(rounds):
+        connection = connected(port, tls)
+        for turn in itertools.count():
+            if turn >= rounds if not seconds else time.monotonic() > end:
+                break
             for name in order.sample(sorted(files), len(files)):
                 try:
                     connection.request("GET", f"/{name}")
                     answer = connection.getresponse()
                     body = answer.read()
+                    if answer.status != 200:
+                        print(name, answer.status, body[:200])
                     state = "right" if answer.status == 200 and body == files[name] else (
                         "foreign" if body and body in files.values() else "wrong")
                 except (OSError, http.client.HTTPException) as error:
                     state = "failed"
-                    print(name, error)
                     connection.close()
+                    if seconds:
+                        time.sleep(0.005)
+                    else:
+                        print(name, error)
                 with lock:
                     counts[state] += 1
                 if close:
@@ -58,6 +79,19 @@ def get(folder, port, rounds, close):
     return counts
 
 
+def reach(port):
+    """Waits until something listens there."""
+    end = time.monotonic() + 30
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+            return
+        except OSError:
+            if time.monotonic() > end:
+                raise
+            time.sleep(0.05)
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("what", choices=["make", "get"])
@@ -65,11 +99,19 @@ def main():
     parser.add_argument("port", type=int, nargs="?")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--close", action="store_true")
+    parser.add_argument("--tls", action="store_true")
+    parser.add_argument("--seconds", type=float, default=0)
+    parser.add_argument("--await", type=int, dest="behind")
     options = parser.parse_args()
     if options.what == "make":
         make(options.folder)
         return
-    counts = get(options.folder, options.port, options.rounds, options.close)
+    if options.behind:
+        reach(options.behind)
+    counts = get(options.folder, options.port, options.rounds, options.close, options.tls, options.seconds)
+    if options.seconds:
+        print(json.dumps(counts))
+        return
     print(counts)
     sys.exit(any(counts[state] for state in counts if state != "right"))
 

@@ -2,6 +2,7 @@
 
     text_check memcached SOCKET     sets, gets, counters of four connections with keys of their own
     text_check beanstalkd PORT      jobs of one producer and two consumers: none lost, doubled or foreign
+    text_check nats PORT            messages of three publishers: each subscriber gets its own, in their order
 """
 
 import random
@@ -96,9 +97,37 @@ def beanstalkd(port):
     return count
 
 
+def nats(port):
+    source, count = random.Random(6), Count()
+    readers = []
+    for number in range(3):
+        reader = Lines(("127.0.0.1", port))
+        reader.line()
+        count.expect(reader.ask(f'CONNECT {{"verbose":false}}\r\nSUB own.{number} 1\r\nSUB all.* 2\r\nPING\r\n'), "PONG")
+        readers.append((reader, []))
+    writer = Lines(("127.0.0.1", port))
+    writer.line()
+    writer.socket.sendall(b'CONNECT {"verbose":false}\r\n')
+    for _ in range(8000):
+        number, text = source.randrange(3), source.randbytes(source.choice([4, 40, 1000])).hex()
+        subject = f"own.{number}" if source.random() < 0.6 else "all.x"
+        writer.socket.sendall(f"PUB {subject} {len(text)}\r\n{text}\r\n".encode())
+        for reader, expected in readers[number : number + 1] if subject != "all.x" else readers:
+            expected.append((subject, text))
+            line = reader.line()
+            while line == "PING":
+                reader.socket.sendall(b"PONG\r\n")
+                line = reader.line()
+            _, got, _, size = line.split()
+            count.expect((got, reader.body(int(size))), (subject, text))
+    count.expect(writer.ask("PING\r\n"), "PONG")
+    return count
+
+
 def main():
     protocol, address = sys.argv[1:]
-    count = {"memcached": memcached, "beanstalkd": beanstalkd}[protocol](int(address) if address.isdigit() else address)
+    clients = {"memcached": memcached, "beanstalkd": beanstalkd, "nats": nats}
+    count = clients[protocol](int(address) if address.isdigit() else address)
     print(f"right {count.right}, wrong {count.wrong}")
     sys.exit(count.wrong > 0)
 
