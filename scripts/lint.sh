@@ -5,7 +5,7 @@
 #
 # Formatting; clippy (which knows what the promised Rust lacks, and which crates make no raw system calls) and rustdoc with warnings as
 # errors; floors, that is which crate may use which; columns, words and sizes of sources; licences and duplicates of dependencies; links of documents;
-# the C header against its source (if there is a check for it); all C and C++ examples with -Wall -Wextra -Werror; shell scripts with shellcheck.
+# the C header against its source (if there is a check for it); all C and C++ examples, and the programs in the tutorials, with -Wall -Wextra -Werror; shell scripts with shellcheck.
 set -u
 cd "$(dirname "$0")/.." || exit 1
 scripts/packages.sh build lint || exit 1
@@ -28,7 +28,8 @@ step() {
 compile_c() {
     out=$(mktemp -d) || return 1
     worst=0
-    for source in $(find examples crates tools apps -path '*/target/*' -prune -o -name '*.c' -print -o -name '*.cpp' -print | sort); do
+    shown=$(scripts/shown.py "$out") || return 1
+    for source in $(find examples crates tools apps -path '*/target/*' -prune -o -name '*.c' -print -o -name '*.cpp' -print | sort) $shown; do
         # BPF programs have another compiler, and their crates' builds check them.
         # Kernel modules have the kernel's build; programs that hang or recurse for a test are meant to.
         # The program's sides of keep and of the analyser are compiled by their build scripts, with warnings as errors.
