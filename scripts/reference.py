@@ -105,12 +105,10 @@ def help_of(orbit, words):
     """The help of a command, then of all below it: headings and texts."""
     text = subprocess.run([orbit, *words, "--help"], check=True, capture_output=True, text=True).stdout.rstrip()
     yield " ".join(["orbit", *words]), text
-    if words == ["bench"]:
-        # A program of its own, which may not be installed.
-        return
     commands = re.search(r"(?ms)^Commands:\n(.*?)(?:^\S|\Z)", text)
     for name in re.findall(r"(?m)^  ([a-z][\w-]*)", commands.group(1)) if commands else []:
-        if name != "help":
+        # The help of bench is a program of its own.
+        if name not in ("help", "bench"):
             yield from help_of(orbit, [*words, name])
 
 
