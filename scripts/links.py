@@ -8,7 +8,7 @@
 A link within the project names a file that there is, and a heading of it (`#like-this`, as forges write them). Each page in
 docs/ is in docs/SUMMARY.md, which mdBook makes the book from (`make docs`), exactly once. Links to other hosts are not followed. Whether
 the commands that documents show are accepted is a test of the command (crates/cli/tests/face/documents_show_accepted_commands.rs). Pages of docs/reference that are
-made from sources say what these say (scripts/reference.py).
+made from sources say what these say (scripts/reference.py). Each crate has a README.
 """
 
 import pathlib
@@ -82,6 +82,15 @@ def contents():
             yield f"docs/SUMMARY.md: {page.relative_to(ROOT)} is not a page of docs/: mdBook does not show it"
 
 
+def readmes():
+    """Crates without a README, in their folder or the one above."""
+    command = ["git", "ls-files", "crates/**/Cargo.toml", "tools/*/Cargo.toml", "apps/*/Cargo.toml"]
+    names = subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split()
+    for folder in (pathlib.Path(name).parent for name in names):
+        if "tests" not in folder.parts and not any((ROOT / at / "README.md").exists() for at in [folder, folder.parent]):
+            yield f"{folder}: has no README.md: what it is, an example, what it uses, where to look first, what it rejects"
+
+
 def copy(folder):
     """Copies the book's pages, with links out of it as text."""
     shutil.copytree(BOOK, folder, dirs_exist_ok=True)
@@ -110,6 +119,7 @@ def main():
     wrong = [line for page in pages for line in judge(page)]
     wrong.extend(contents())
     wrong.extend(reference.judge())
+    wrong.extend(readmes())
     for line in wrong:
         print(line)
     print(f"{len(pages)} documents, {len(wrong)} complaints")
