@@ -71,8 +71,8 @@ pub fn run(span: Duration, scratch: &Scratch, lines: &mut Lines) -> Result<(), F
     let dir = scratch.path("marked");
     std::fs::create_dir_all(&dir)?;
     let config = dir.join("guard.toml");
-    let sections: String = FUNCTIONS.iter().map(|f| format!("section = \"{f}={f}\"\n")).collect();
-    std::fs::write(&config, sections)?;
+    let sections: Vec<String> = FUNCTIONS.iter().map(|f| format!("\"{f}={f}\"")).collect();
+    std::fs::write(&config, format!("section = [{}]\n", sections.join(", ")))?;
     let mut guard = Guarded::start(&servers::redis(&dir, &["--appendonly", "no"]), &[], Some(&config))?;
     let socket = servers::redis_socket(&dir);
     servers::wait_ready(&socket)?;
