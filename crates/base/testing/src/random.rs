@@ -33,6 +33,11 @@ impl Random {
         Random::new(seed)
     }
 
+    /// A sequence of its own for the thread of this number.
+    pub fn fork(&self, thread: u64) -> Random {
+        Random::new(self.0 ^ (thread + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
     /// The next number.
     pub fn draw(&mut self) -> u64 {
         self.0 ^= self.0 << 13;

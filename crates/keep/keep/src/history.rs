@@ -154,6 +154,7 @@ fn superfluous(ages: &[Duration], most: usize, interval: Duration) -> Option<usi
 mod tests {
     use super::*;
     use crate::pages::PAGE;
+    use orbit_testing::random::Random;
 
     fn page(n: u8) -> Option<Box<Bytes>> {
         Some(Box::new([n; PAGE as usize]))
@@ -162,13 +163,8 @@ mod tests {
     /// A random history against a model that keeps each checkpoint whole.
     #[test]
     fn going_back_finds_what_was_there() {
-        let mut seed = 0x9e37_79b9_7f4a_7c15_u64;
-        let mut random = move |below: u64| {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            seed % below
-        };
+        let mut drawn = Random::new(0x9e37_79b9_7f4a_7c15);
+        let mut random = move |below: u64| drawn.below(below);
         for round in 0..200 {
             let mut history = History::new();
             let mut model: Vec<(u32, HashMap<u64, u8>)> = Vec::new();

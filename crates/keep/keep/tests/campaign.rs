@@ -12,6 +12,7 @@ use common::apache::{self, Apache};
 use common::campaign::{Client, Kind, Outcome, Server, run};
 use common::nginx::{Nginx, module};
 use common::{Redis, lacks, lacks_tracking, until};
+use orbit_testing::random::Random;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
@@ -21,13 +22,6 @@ fn crashes() -> usize {
         return given;
     }
     if std::env::var_os("ORBIT_TEST_FULL").is_some() { 500 } else { 10 }
-}
-
-fn seed() -> u64 {
-    let given = std::env::var("ORBIT_TEST_SEED").ok().and_then(|text| text.parse().ok());
-    let seed = given.unwrap_or_else(|| u64::from(std::process::id()) << 32 | 1);
-    println!("seed: ORBIT_TEST_SEED={seed}");
-    seed
 }
 
 fn check(kind: Kind, outcome: &Outcome) {
@@ -42,7 +36,7 @@ fn check(kind: Kind, outcome: &Outcome) {
 fn crash_nginx(kind: Kind) {
     let Some(module) = module().filter(|_| !lacks_tracking()) else { return };
     let nginx = Nginx::start(&format!("campaign-nginx-{kind:?}"), &module, &["--every", "500ms"]);
-    let outcome = run(&nginx, kind, crashes(), 3, seed());
+    let outcome = run(&nginx, kind, crashes(), 3, Random::from_environment());
     check(kind, &outcome);
     // Ruined for longer than every checkpoint, or where no replay can be proven, a worker is given
     // up, which is reported; its master makes another one. Most are put back.
@@ -74,7 +68,7 @@ fn nginx_by_signals() {
 fn crash_apache(kind: Kind, requests: &str, more: &str) {
     let Some(module) = apache::module().filter(|_| !lacks_tracking()) else { return };
     let apache = Apache::start(&format!("campaign-apache-{kind:?}-{}", more.len()), &module, requests, more);
-    let outcome = run(&apache, kind, crashes(), 2, seed());
+    let outcome = run(&apache, kind, crashes(), 2, Random::from_environment());
     check(kind, &outcome);
     assert!(apache.has_kept_its_children(), "the same children: {}", outcome.text());
     assert_eq!(apache.stop(), Some(0), "its own status");
@@ -169,7 +163,7 @@ fn crash_redis(kind: Kind) {
     let events = redis.events_file();
     let counts = Mutex::new(vec![(0, false); CLIENTS]);
     let mut kept = KeptRedis { redis, events, counts, wrong: AtomicU64::new(0) };
-    let outcome = run(&kept, kind, crashes(), CLIENTS, seed());
+    let outcome = run(&kept, kind, crashes(), CLIENTS, Random::from_environment());
     check(kind, &outcome);
     assert_eq!(kept.wrong.load(SeqCst), 0, "no INCR is lost or doubled: {}", outcome.text());
     assert!(Path::new(&format!("/proc/{}", kept.redis.pid)).exists(), "the same process");

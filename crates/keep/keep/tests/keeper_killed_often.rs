@@ -5,6 +5,7 @@
 mod common;
 
 use common::{KEEP, Redis, Scratch, events, lacks, lacks_tracking, until};
+use orbit_testing::random::Random;
 use std::fs;
 use std::process::Command;
 use std::thread::sleep;
@@ -16,18 +17,6 @@ fn state(pid: i32) -> Option<char> {
     stat.rsplit_once(") ")?.1.chars().next()
 }
 
-/// Numbers below a bound, by a seed that is printed.
-fn random() -> impl FnMut(u64) -> u64 {
-    let mut seed = u64::from(std::process::id()) | 1 << 40;
-    println!("seed {seed}");
-    move |below| {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        seed % below
-    }
-}
-
 /// Without a log: with threads, mappings that come and go, and a file that is put back.
 #[test]
 fn of_a_program_without_a_log() {
@@ -35,7 +24,7 @@ fn of_a_program_without_a_log() {
         return;
     }
     let rounds = if std::env::var_os("ORBIT_TEST_FULL").is_some() { 300 } else { 10 };
-    let mut random = random();
+    let mut random = Random::from_environment_or(u64::from(std::process::id()));
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/worker.c");
     let (mut continued, mut died) = (0, 0);
     let built = Scratch::new("killed-often-worker");
@@ -59,7 +48,7 @@ fn of_a_program_without_a_log() {
         if has_crash {
             fs::write(scratch.join("crash1"), "").expect("written");
         }
-        sleep(Duration::from_micros(random(9000)));
+        sleep(Duration::from_micros(random.below(9000)));
         keeper.kill().expect("killed");
         keeper.wait().expect("reaped");
         let lines = || fs::read_to_string(scratch.join("lines")).unwrap_or_default().lines().count();
@@ -92,7 +81,7 @@ fn at_any_moment() {
         return;
     }
     let rounds = if std::env::var_os("ORBIT_TEST_FULL").is_some() { 300 } else { 12 };
-    let mut random = random();
+    let mut random = Random::from_environment_or(u64::from(std::process::id()));
     let (mut continued, mut died) = (0, 0);
     for round in 0..rounds {
         let mut redis = Redis::start("killed-often", &["--quiet", "--every", "2ms"]);
@@ -105,7 +94,7 @@ fn at_any_moment() {
         if has_crash {
             poison.send(&["DEBUG", "SEGFAULT"]).expect("sent");
         }
-        sleep(Duration::from_micros(random(6000)));
+        sleep(Duration::from_micros(random.below(6000)));
         redis.keeper.kill().expect("killed");
         redis.keeper.wait().expect("reaped");
         // Either it answers, or it is gone, which only one with a crash may be.

@@ -302,6 +302,7 @@ pub(crate) mod fuzzing {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use orbit_testing::random::Random;
 
     /// Every record that goes in comes out, in order and unharmed, over many turns of a small ring.
     #[test]
@@ -310,11 +311,10 @@ mod tests {
         let view = DownView::map(down.fd().expect("open").try_clone_to_owned().expect("dup"), 64 * 1024).expect("view");
         let mut log = LogWriter::new();
         let page: Vec<u8> = (0..PAGE).map(|i| i as u8).collect();
-        let mut random = 7u64;
+        let mut random = Random::new(7);
         for turn in 0..5_000u32 {
-            random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            let (first, pages) = (Page::new(turn as usize), Pages::new((random >> 33) as usize % 7));
-            let args: Vec<u8> = (0..(random >> 40) as usize % 3000).map(|i| (i as u32 ^ turn) as u8).collect();
+            let (first, pages) = (Page::new(turn as usize), Pages::new(random.index(7)));
+            let args: Vec<u8> = (0..random.index(3000)).map(|i| (i as u32 ^ turn) as u8).collect();
             let need = LogWriter::need_for_pages(pages, 1) + LogWriter::need_for_args(args.len());
             let need = need + Bytes::new(HEADER);
             assert!(need <= log.room(&down), "an empty ring has room for {need}");

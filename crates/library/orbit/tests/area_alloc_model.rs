@@ -26,13 +26,13 @@ fn check(at: usize, size: usize, byte: u8) {
 }
 
 fn size(random: &mut Random) -> usize {
-    match random.below(12) {
-        0 => random.below(400_000),
-        1 => random.below(40_000),
+    match random.index(12) {
+        0 => random.index(400_000),
+        1 => random.index(40_000),
         2 => 0,
         _ => {
-            let most = 1 << (3 + random.below(10));
-            random.below(most)
+            let most = 1 << (3 + random.index(10));
+            random.index(most)
         }
     }
 }
@@ -41,15 +41,15 @@ fn history(area: &Area, random: &mut Random, steps: usize) {
     let mut living: BTreeMap<usize, Object> = BTreeMap::new();
     let pointer = |at: usize| NonNull::new(at as *mut u8).unwrap();
     for _ in 0..steps {
-        let picked = area.base() + random.below(area.limit());
+        let picked = area.base() + random.index(area.limit());
         let picked = living.range(picked..).next().map(|(&at, _)| at);
-        let byte = random.next() as u8;
-        match (random.below(10), picked) {
+        let byte = random.draw() as u8;
+        match (random.index(10), picked) {
             (0..5, _) => {
                 let size = size(random);
-                let shifts = if random.below(10) == 0 { 17 } else { 7 };
-                let align = 1 << random.below(shifts);
-                let zeroed = random.below(3) == 0;
+                let shifts = if random.index(10) == 0 { 17 } else { 7 };
+                let align = 1 << random.index(shifts);
+                let zeroed = random.index(3) == 0;
                 let made = if zeroed { area.alloc_zeroed(size, align) } else { area.alloc(size, align) };
                 let Ok(object) = made else { continue };
                 let at = object.addr().get();
@@ -98,7 +98,7 @@ fn history(area: &Area, random: &mut Random, steps: usize) {
 
 #[test]
 fn random_histories_agree_with_a_model() {
-    let mut random = Random::new();
+    let mut random = Random::from_environment();
     for limit in [64 << 10, 1 << 20, 8 << 20] {
         let area = Area::builder("model").limit(limit).build().unwrap();
         for _ in 0..3 {
@@ -114,7 +114,7 @@ fn random_histories_agree_with_a_model() {
 
 #[test]
 fn threads_share_an_area() {
-    let random = Random::new();
+    let random = Random::from_environment();
     let area = Area::builder("shared").limit(64 << 20).build().unwrap();
     std::thread::scope(|scope| {
         for n in 0..4 {
@@ -122,13 +122,13 @@ fn threads_share_an_area() {
             scope.spawn(move || {
                 let mut mine: Vec<(NonNull<u8>, usize, u8)> = Vec::new();
                 for _ in 0..10_000 {
-                    if random.below(5) < 3 || mine.is_empty() {
+                    if random.index(5) < 3 || mine.is_empty() {
                         let size = 1 + size(&mut random) / 8;
                         let object = area.alloc(size, 16).unwrap();
                         fill(object.addr().get(), size, n as u8 + 1);
                         mine.push((object, size, n as u8 + 1));
                     } else {
-                        let (object, size, byte) = mine.swap_remove(random.below(mine.len()));
+                        let (object, size, byte) = mine.swap_remove(random.index(mine.len()));
                         check(object.addr().get(), size, byte);
                         // SAFETY: nobody uses it any more.
                         unsafe { orbit::area::free(object.as_ptr()) }.unwrap();

@@ -7,6 +7,7 @@ use orbit::area::{OwedSet, PageRuns, fault};
 use orbit::units::{Page, Pages};
 use orbit::{Area, Engine};
 use orbit_linux::map::{self, Mapping};
+use orbit_testing::random::Random;
 
 const PAGE: usize = 4096;
 
@@ -73,17 +74,6 @@ fn what_was_never_touched_is_neither_sent_nor_given_page_tables() {
     assert_eq!(sent.iter().collect::<Vec<_>>(), [(Page::new(7), Pages::ONE)]);
 }
 
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, n: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0 % n as u64) as usize
-    }
-}
-
 /// What an orbit has: the first word of each page that is not zero.
 struct Copy {
     owed: std::sync::Arc<OwedSet>,
@@ -95,15 +85,15 @@ struct Copy {
 fn history(seed: u64, steps: usize) {
     let pages = 40 * 512 + 77;
     let region = region((pages + 100) * PAGE);
-    let mut random = Random(seed | 1);
+    let mut random = Random::new(seed);
     let mut main: BTreeMap<usize, u64> = BTreeMap::new();
-    for n in 0..random.below(600) {
-        let page = random.below(3 * 512);
+    for n in 0..random.index(600) {
+        let page = random.index(3 * 512);
         write(&region, page, n as u64 + 1);
         main.insert(page, n as u64 + 1);
     }
     // SAFETY: as in `adopt`; it begins at some page of a chunk.
-    let skipped = random.below(100);
+    let skipped = random.index(100);
     let at = region.as_ptr().wrapping_add(skipped * PAGE);
     main = main.into_iter().filter(|(page, _)| *page >= skipped).map(|(page, word)| (page - skipped, word)).collect();
     // SAFETY: the mapping lives as long as the area is used.
@@ -112,8 +102,8 @@ fn history(seed: u64, steps: usize) {
     let mut copies = vec![copy()];
     let mut touched: BTreeSet<usize> = main.keys().copied().collect();
     for step in 0..steps {
-        let page = (random.below(40) * 512 + random.below(3) * random.below(200)).min(pages - 1);
-        match random.below(12) {
+        let page = (random.index(40) * 512 + random.index(3) * random.index(200)).min(pages - 1);
+        match random.index(12) {
             0..=4 => {
                 let word = (seed << 20) + step as u64 + 1;
                 write(&region, skipped + page, word);
@@ -127,7 +117,7 @@ fn history(seed: u64, steps: usize) {
                 touched.insert(page);
             }
             6 => {
-                let count = (1 + random.below(700)).min(pages - page);
+                let count = (1 + random.index(700)).min(pages - page);
                 // SAFETY: pages of the mapping that nobody refers to.
                 let given_back =
                     unsafe { libc::madvise(at.add(page * PAGE).cast(), count * PAGE, libc::MADV_DONTNEED) };
@@ -139,15 +129,15 @@ fn history(seed: u64, steps: usize) {
                 touched.insert(page);
             }
             8 => {
-                let copy = &copies[random.below(copies.len())];
-                let counted = area.peek_pages(&copy.owed, Pages::new(1 + random.below(300))).expect("peek");
+                let copy = &copies[random.index(copies.len())];
+                let counted = area.peek_pages(&copy.owed, Pages::new(1 + random.index(300))).expect("peek");
                 assert!(counted.get() <= 300);
             }
             9 if copies.len() < 3 => copies.push(copy()),
             10 => {
-                let copy = &copies[random.below(copies.len())];
-                fault::set_step(1 + random.below(900));
-                fault::fail_after(random.below(6) as u32);
+                let copy = &copies[random.index(copies.len())];
+                fault::set_step(1 + random.index(900));
+                fault::fail_after(random.index(6) as u32);
                 let mut sent = PageRuns::new();
                 if area.snapshot_pages(&copy.owed, &mut sent).is_ok() {
                     // As a caller does whose pages do not arrive.
@@ -157,7 +147,7 @@ fn history(seed: u64, steps: usize) {
                 fault::set_step(0);
             }
             _ => {
-                let at = random.below(copies.len());
+                let at = random.index(copies.len());
                 let copy = &mut copies[at];
                 let mut sent = PageRuns::new();
                 area.snapshot_pages(&copy.owed, &mut sent).expect("snapshot");

@@ -2,6 +2,7 @@
 //! and how long nobody was answered.
 
 use super::hung;
+use orbit_testing::random::Random;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Mutex;
@@ -161,15 +162,8 @@ impl State {
     }
 }
 
-fn random(seed: &mut u64) -> u64 {
-    *seed ^= *seed << 13;
-    *seed ^= *seed >> 7;
-    *seed ^= *seed << 17;
-    *seed
-}
-
 /// Zeroes 64 KiB of the program's own data.
-fn zero(pid: i32, seed: &mut u64) {
+fn zero(pid: i32, random: &mut Random) {
     use orbit_linux::{maps, remote};
     let Ok(of) = maps::of(pid) else { return };
     let program = std::fs::read_link(format!("/proc/{pid}/exe")).unwrap_or_default();
@@ -184,7 +178,7 @@ fn zero(pid: i32, seed: &mut u64) {
     }
     let (start, length) = (of[first].start, end - of[first].start);
     let ruined = RUINED.min(length);
-    let at = start + random(seed) % ((length - ruined) / 8 + 1) * 8;
+    let at = start + random.below((length - ruined) / 8 + 1) * 8;
     let _ = remote::write(pid, at, &vec![0u8; ruined as usize]);
 }
 
@@ -225,7 +219,7 @@ fn reported(events: &Path, clients: usize) -> u64 {
 }
 
 /// Crashes the server `crashes` times while `clients` ask.
-pub fn run(server: &dyn Server, kind: Kind, crashes: usize, clients: usize, mut seed: u64) -> Outcome {
+pub fn run(server: &dyn Server, kind: Kind, crashes: usize, clients: usize, mut random: Random) -> Outcome {
     let state = State {
         since: Instant::now(),
         stop: AtomicBool::new(false),
@@ -244,14 +238,14 @@ pub fn run(server: &dyn Server, kind: Kind, crashes: usize, clients: usize, mut 
         let driver = thread::Builder::new().spawn_scoped(scope, || {
             for nth in 0..crashes {
                 outcome.hangs += state.goes_on(20, server, kind == Kind::Zeroed);
-                thread::sleep(Duration::from_millis(random(&mut seed) % 100));
+                thread::sleep(Duration::from_millis(random.below(100)));
                 let before = replays.count();
                 state.gap.store(0, SeqCst);
                 let since = Instant::now();
                 let poison = match kind {
                     Kind::Poison => Some(server.poison()),
                     Kind::Zeroed => {
-                        zero(server.pid(), &mut seed);
+                        zero(server.pid(), &mut random);
                         None
                     }
                     Kind::Killed => {

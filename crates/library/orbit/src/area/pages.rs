@@ -284,18 +284,14 @@ impl Bitmap {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use orbit_testing::random::Random;
     use std::collections::BTreeSet;
 
     /// Both forms agree with an ordered set over random histories.
     #[test]
     fn runs_and_bitmaps_agree_with_a_set() {
-        let mut seed = 0x9e37_79b9_7f4a_7c15u64;
-        let mut random = |below: usize| {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            (seed % below as u64) as usize
-        };
+        let mut drawn = Random::new(0x9e37_79b9_7f4a_7c15);
+        let mut random = |below: usize| drawn.index(below);
         let mut run = |from: usize, most: usize| (Page::new(random(from)), Pages::new(random(most)));
         for _ in 0..300 {
             let (mut runs, mut bits, mut model) = (PageRuns::new(), Bitmap::new(), BTreeSet::new());

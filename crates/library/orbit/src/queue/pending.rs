@@ -82,6 +82,7 @@ impl Pending {
 mod tests {
     use super::*;
     use crate::call::Call;
+    use orbit_testing::random::Random;
     use std::sync::Arc;
 
     fn waiting(number: u32) -> Waiting {
@@ -99,13 +100,8 @@ mod tests {
     #[test]
     fn calls_stay_in_order_through_any_history() {
         let (mut pending, mut model) = (Pending::default(), VecDeque::new());
-        let mut seed = 0x2545_f491_4f6c_dd1du64;
-        let mut random = |below: usize| {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            (seed % below as u64) as usize
-        };
+        let mut drawn = Random::new(0x2545_f491_4f6c_dd1d);
+        let mut random = |below: usize| drawn.index(below);
         for step in 0..4000 {
             match random(8) {
                 0..=3 => {

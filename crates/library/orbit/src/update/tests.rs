@@ -2,6 +2,8 @@
 
 use std::cell::RefCell;
 
+use orbit_testing::random::Random;
+
 use super::*;
 
 /// Lets modifications into one buffer, and operations if so made.
@@ -48,35 +50,12 @@ fn encoded(update: &Update) -> Vec<u8> {
     bytes
 }
 
-/// A small generator of random numbers, so that a seed repeats a run.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self, below: usize) -> usize {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        (self.0.wrapping_mul(0x2545_f491_4f6c_dd1d) >> 33) as usize % below
-    }
-
-    fn bytes(&mut self, len: usize) -> Vec<u8> {
-        (0..len).map(|_| self.next(256) as u8).collect()
-    }
-}
-
-fn seed() -> u64 {
-    let seed =
-        std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).map_or(1, |t| t.as_nanos() as u64) | 1;
-    println!("seed {seed}");
-    seed
-}
-
 fn random_update(random: &mut Random) -> Update {
     let mut update = Update::new();
-    for _ in 0..random.next(6) {
-        let (address, len) = (random.next(1 << 30), 1 + random.next(40));
+    for _ in 0..random.index(6) {
+        let (address, len) = (random.index(1 << 30), 1 + random.index(40));
         let (new, old) = (random.bytes(len), random.bytes(len));
-        match random.next(4) {
+        match random.index(4) {
             0 => update.data(&new[1..]),
             1 => update.modify(address, &new),
             2 => update.modify_if(address, &old, &new),
@@ -88,7 +67,7 @@ fn random_update(random: &mut Random) -> Update {
 
 #[test]
 fn what_is_encoded_is_read_back() {
-    let mut random = Random(seed());
+    let mut random = Random::from_environment();
     for _ in 0..500 {
         let update = random_update(&mut random);
         let bytes = encoded(&update);
@@ -112,16 +91,16 @@ fn every_cut_and_every_extension_is_refused() {
 
 #[test]
 fn changed_and_random_bytes_are_refused_or_mean_something() {
-    let mut random = Random(seed());
+    let mut random = Random::from_environment();
     for _ in 0..3000 {
         let mut bytes = encoded(&random_update(&mut random));
-        for _ in 0..1 + random.next(3) {
-            let at = random.next(bytes.len());
-            bytes[at] = [0, 1, 0x7f, 0x80, 0xff, random.next(256) as u8][random.next(6)];
+        for _ in 0..1 + random.index(3) {
+            let at = random.index(bytes.len());
+            bytes[at] = [0, 1, 0x7f, 0x80, 0xff, random.index(256) as u8][random.index(6)];
         }
         // Panics if the reader misbehaves.
         fuzzing::update_reader(&bytes);
-        let len = random.next(200);
+        let len = random.index(200);
         fuzzing::update_reader(&random.bytes(len));
     }
 }
@@ -166,14 +145,14 @@ fn limits_are_named() {
 
 #[test]
 fn modifications_are_made_in_order_at_any_alignment() {
-    let mut random = Random(seed());
+    let mut random = Random::from_environment();
     for _ in 0..200 {
         let gate = Buffer::new(16);
         let mut model = gate.bytes();
         let mut update = Update::new();
         for _ in 0..8 {
-            let at = random.next(100);
-            let len = 1 + random.next(28);
+            let at = random.index(100);
+            let len = 1 + random.index(28);
             let new = random.bytes(len);
             update.modify(gate.at(at), &new);
             model[at..at + len].copy_from_slice(&new);

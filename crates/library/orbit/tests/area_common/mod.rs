@@ -1,48 +1,11 @@
-//! What the tests of areas share: random numbers with a printed seed, engines that are available
-//! here, and an image that is kept up to date by harvests alone.
+//! What the tests of areas share: engines that are available here, and an image that is kept up to date by harvests alone.
 #![allow(dead_code, reason = "each test uses its own part")]
 
 use orbit::area::track::Tracker;
 use orbit::area::{Area, Engine, OwedSet, PageRuns};
 use orbit::units::{Address, Bytes, Page, Pages};
 use orbit_linux::map::Mapping;
-
-/// A random sequence. `ORBIT_SEED` replays one.
-pub struct Random(u64);
-
-impl Random {
-    /// Seeded from the clock unless `ORBIT_SEED` is set; prints the seed.
-    pub fn new() -> Self {
-        let clock = || {
-            let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
-            now.as_nanos() as u64 | 1
-        };
-        let seed = std::env::var("ORBIT_SEED").map_or_else(|_| clock(), |seed| seed.parse().expect("ORBIT_SEED"));
-        println!("replay with ORBIT_SEED={seed}");
-        Random(seed)
-    }
-
-    /// Always the same sequence.
-    pub fn quiet() -> Self {
-        Random(0x9e37_79b9_7f4a_7c15)
-    }
-
-    /// A sequence of its own for the `n`-th thread.
-    pub fn fork(&self, n: u64) -> Self {
-        Random((self.0 ^ (n + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15)) | 1)
-    }
-
-    pub fn next(&mut self) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0.wrapping_mul(0x2545_f491_4f6c_dd1d)
-    }
-
-    pub fn below(&mut self, n: usize) -> usize {
-        ((u128::from(self.next()) * n as u128) >> 64) as usize
-    }
-}
+pub use orbit_testing::random::Random;
 
 pub const PAGE: usize = 4096;
 

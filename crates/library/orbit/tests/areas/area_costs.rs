@@ -75,11 +75,11 @@ fn small_areas_by_engine() {
                 let mut tracker = Tracker::new(Address::new(memory.addr()), Bytes::new(pages * PAGE), engine).unwrap();
                 tracker.grow(Pages::new(pages)).unwrap();
                 let mut runs = PageRuns::new();
-                let mut random = Random::quiet();
+                let mut random = Random::new(7);
                 let (mut writing, mut snapshot) = (Vec::new(), Vec::new());
                 for turn in 1..=200 {
                     // Other pages each time, so that none is hot.
-                    let first = random.below(pages);
+                    let first = random.index(pages);
                     writing.push(timed(|| {
                         (0..dirty).for_each(|n| write(memory.addr(), (first + n * 7919) % pages * PAGE, turn));
                     }));
@@ -140,12 +140,12 @@ fn clean_scans_and_dirty_pages() {
             clean / 1e3,
             clean / pages as f64
         );
-        let mut random = Random::quiet();
+        let mut random = Random::new(7);
         for (round, spread) in [(1, pages / 8), (2, pages / 8), (1, pages), (2, pages)] {
             let (mut first, mut found) = (0, 0);
             let mut times = Vec::new();
             for turn in 0..25 {
-                let at: Vec<_> = (0..64).map(|_| random.below(spread)).collect();
+                let at: Vec<_> = (0..64).map(|_| random.index(spread)).collect();
                 first += timed(|| at.iter().for_each(|page| write(base, page * PAGE, turn)));
                 let (time, pages) = harvest();
                 times.push(time);

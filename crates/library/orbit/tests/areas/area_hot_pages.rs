@@ -17,7 +17,7 @@ fn hot_pages_come_and_go_and_nothing_is_lost() {
     if !can_have(Engine::Track) {
         return;
     }
-    let mut random = Random::new();
+    let mut random = Random::from_environment();
     let memory = Mapping::anonymous(PAGES * PAGE, false).unwrap();
     let base = memory.addr();
     let mut tracker = Tracker::new(Address::new(base), Bytes::new(PAGES * PAGE), Engine::Track).unwrap();
@@ -28,7 +28,7 @@ fn hot_pages_come_and_go_and_nothing_is_lost() {
         if turn < 300 {
             HOT.for_each(|page| write(base, page * PAGE, turn));
         }
-        let cold = random.below(PAGES);
+        let cold = random.index(PAGES);
         write(base, cold * PAGE + 8, turn);
         let reported = image.update(&mut tracker, PAGES);
         assert_eq!(image.wrong_page(PAGES), None, "turn {turn}");
@@ -50,7 +50,7 @@ fn any_mixture_of_rates_is_right() {
     if !can_have(Engine::Track) {
         return;
     }
-    let mut random = Random::new();
+    let mut random = Random::from_environment();
     let memory = Mapping::anonymous(PAGES * PAGE, false).unwrap();
     let base = memory.addr();
     let mut tracker = Tracker::new(Address::new(base), Bytes::new(PAGES * PAGE), Engine::Track).unwrap();
@@ -58,11 +58,11 @@ fn any_mixture_of_rates_is_right() {
     let mut rates: Vec<usize> = (0..PAGES).map(|page| page / 16 % 9 * 12).collect();
     for turn in 0..800u64 {
         if turn % 150 == 149 {
-            rates.rotate_right(random.below(PAGES));
+            rates.rotate_right(random.index(PAGES));
         }
         for (page, &rate) in rates.iter().enumerate() {
-            if random.below(100) < rate {
-                write(base, page * PAGE + random.below(512) * 8, turn);
+            if random.index(100) < rate {
+                write(base, page * PAGE + random.index(512) * 8, turn);
             }
         }
         let used = if turn < 100 { PAGES / 2 } else { PAGES };

@@ -34,7 +34,7 @@ fn storm(engine: Engine, random: &Random, zeroes: bool) {
                     start.wait();
                     let mut written = 0;
                     while written < 50 || go_on.load(Ordering::Relaxed) {
-                        write(base, random.below(PAGES * PAGE / 8) * 8, random.next());
+                        write(base, random.index(PAGES * PAGE / 8) * 8, random.draw());
                         written += 1;
                     }
                     stop.wait();
@@ -110,7 +110,7 @@ fn huge(engine: Engine, random: &Random) {
             tables.push(area.alloc(3 << 20, 4096).unwrap().addr().get());
         }
         if round % 5 == 4 {
-            let table = tables.swap_remove(random.below(tables.len()));
+            let table = tables.swap_remove(random.index(tables.len()));
             // SAFETY: no thread writes to it any more.
             unsafe { orbit::area::free(table as *mut u8) }.unwrap();
         }
@@ -121,8 +121,8 @@ fn huge(engine: Engine, random: &Random) {
                 scope.spawn(move || {
                     for _ in 0..400 {
                         // Mostly one table, so that other huge pages stay whole.
-                        let table = tables[if random.below(8) == 0 { random.below(tables.len()) } else { 0 }];
-                        write(table, random.below((3 << 20) / 8) * 8, random.next());
+                        let table = tables[if random.index(8) == 0 { random.index(tables.len()) } else { 0 }];
+                        write(table, random.index((3 << 20) / 8) * 8, random.draw());
                     }
                     running.fetch_sub(1, Ordering::Release);
                 });
@@ -139,13 +139,13 @@ fn huge(engine: Engine, random: &Random) {
 #[test]
 fn no_write_is_lost_in_huge_pages() {
     if can_have(Engine::Track) {
-        huge(Engine::Track, &Random::new());
+        huge(Engine::Track, &Random::from_environment());
     }
 }
 
 #[test]
 fn no_write_is_lost() {
-    let random = Random::new();
+    let random = Random::from_environment();
     for engine in engines() {
         storm(engine, &random, false);
         if engine == Engine::Track {

@@ -11,28 +11,28 @@ const PAGES: usize = 128;
 
 #[test]
 fn each_orbit_gets_every_change() {
-    let mut random = Random::new();
+    let mut random = Random::from_environment();
     for engine in engines() {
         let area = Area::builder("versions").limit(PAGES * PAGE).engine(engine).build().unwrap();
         let object = area.alloc(PAGES * PAGE, 16).unwrap().addr().get();
         let mut orbits = Vec::new();
         for turn in 0..400u64 {
             // Orbits come and go.
-            if orbits.len() < 4 && random.below(20) == 0 {
+            if orbits.len() < 4 && random.index(20) == 0 {
                 orbits.push((area.attach().unwrap(), Image::new(area.base(), PAGES * PAGE)));
             }
-            if random.below(60) == 0 && !orbits.is_empty() {
-                orbits.swap_remove(random.below(orbits.len()));
+            if random.index(60) == 0 && !orbits.is_empty() {
+                orbits.swap_remove(random.index(orbits.len()));
             }
-            for _ in 0..random.below(6) {
-                write(object, random.below(PAGES * PAGE / 8) * 8, turn + 1);
+            for _ in 0..random.index(6) {
+                write(object, random.index(PAGES * PAGE / 8) * 8, turn + 1);
             }
             if orbits.is_empty() {
                 continue;
             }
-            let which = random.below(orbits.len());
+            let which = random.index(orbits.len());
             let (owed, image) = &mut orbits[which];
-            if random.below(4) == 0 {
+            if random.index(4) == 0 {
                 // Taken and never delivered: it is put back.
                 let mut runs = PageRuns::new();
                 area.snapshot_pages(owed, &mut runs).unwrap();

@@ -1,6 +1,7 @@
 //! The books balance after every step of a random history.
 
 use super::*;
+use orbit_testing::random::Random;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Heap {
@@ -45,13 +46,8 @@ impl Heap {
 /// Random allocation, resizing and freeing against a map of what lives where.
 #[test]
 fn books_balance() {
-    let mut seed = 0x1234_5678_9abc_def1u64;
-    let mut random = move |below: usize| {
-        seed ^= seed << 13;
-        seed ^= seed >> 7;
-        seed ^= seed << 17;
-        (seed % below as u64) as usize
-    };
+    let mut drawn = Random::new(0x1234_5678_9abc_def1);
+    let mut random = move |below: usize| drawn.index(below);
     for round in 0..8 {
         let base = Address::new(0x7000_0000_0000) + Pages::new(random(1000)).bytes(PAGE);
         let mut heap = Heap::new(base, Bytes::new((2 + round) << 20));

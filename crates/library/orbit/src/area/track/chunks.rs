@@ -88,16 +88,12 @@ impl Chunks {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use orbit_testing::random::Random;
 
     #[test]
     fn segments_cover_each_page_once_and_say_what_was_learnt() {
-        let mut seed = 0x2545_f491_4f6c_dd1du64;
-        let mut random = |below: usize| {
-            seed ^= seed << 13;
-            seed ^= seed >> 7;
-            seed ^= seed << 17;
-            (seed % below as u64) as usize
-        };
+        let mut drawn = Random::new(0x2545_f491_4f6c_dd1d);
+        let mut random = |below: usize| drawn.index(below);
         for round in 0..200 {
             let base = random(1 << 12) * 4096;
             let mut chunks = Chunks::new(Address::new(base), Bytes::new(4096));
