@@ -1,7 +1,7 @@
 //! Sets of bytes of an object.
 
 /// Offsets beyond this are not kept: objects are larger only rarely.
-const MOST: u64 = 64 << 20;
+const MAX_OFFSET: u64 = 64 << 20;
 
 /// Which bytes, by their distance from an object's first.
 #[derive(Clone, Debug, Default)]
@@ -9,7 +9,7 @@ pub(crate) struct Bytes(Vec<u64>);
 
 impl Bytes {
     pub(crate) fn add(&mut self, from: u64, until: u64) {
-        for at in from..until.min(MOST) {
+        for at in from..until.min(MAX_OFFSET) {
             let word = (at / 64) as usize;
             if word >= self.0.len() {
                 self.0.resize(word + 1, 0);
@@ -46,7 +46,7 @@ mod tests {
     #[test]
     fn runs_join_and_stay_apart() {
         let mut bytes = Bytes::default();
-        for (from, until) in [(60, 70), (0, 4), (4, 8), (9, 10), (MOST, MOST + 5)] {
+        for (from, until) in [(60, 70), (0, 4), (4, 8), (9, 10), (MAX_OFFSET, MAX_OFFSET + 5)] {
             bytes.add(from, until);
         }
         assert_eq!(bytes.runs(), [[0, 7], [9, 9], [60, 69]]);

@@ -40,7 +40,7 @@ const LEN: usize = PAGE + ROOM_AT + ROOM;
 const NAME: &str = "/memfd:orbit-keep-calls";
 
 /// How long a batch may take before it is given up.
-const LIMIT: Duration = Duration::from_secs(10);
+const BATCH_TIMEOUT: Duration = Duration::from_secs(10);
 /// The direction flag has no meaning here; the signal that ends a batch.
 const END: i32 = libc::SIGURG;
 
@@ -217,7 +217,7 @@ impl Stopped<'_> {
 
     /// Waits until the thread gets the signal of its last call.
     fn end_of_batch(&mut self, tid: i32, is_done: impl Fn() -> bool) -> Result<bool, Error> {
-        let mut patience = Patience::of(LIMIT);
+        let mut patience = Patience::of(BATCH_TIMEOUT);
         loop {
             let mut pass_on = 0;
             match self.next_stop(tid, &mut patience)? {

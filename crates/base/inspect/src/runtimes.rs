@@ -4,7 +4,7 @@
 //! The JVM is asked as `jstack` asks it, for which it gets SIGQUIT: only where it catches that, and
 //! where its caller asks for it: by a person, of a guess, for which the stacks of its threads say
 //! too little, and of its monitors. Go's goroutines are read from memory; nothing is stopped.
-//! Promises: `MOST` lines at most, and `PATIENCE` at most for each step.
+//! Promises: `MAX_REPORT_LINES` lines at most, and `STEP_TIMEOUT` at most for each step.
 
 use crate::goroutines::{Parked, parked};
 use crate::stacks::{Frame, Unwinder};
@@ -19,12 +19,12 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 /// Lines of a report at most.
-const MOST: usize = 60;
+const MAX_REPORT_LINES: usize = 60;
 /// Groups of goroutines shown, and functions of each.
 const GROUPS: usize = 8;
 const FUNCTIONS: usize = 4;
 /// How long the JVM may take to begin to answer, and to answer.
-const PATIENCE: Duration = Duration::from_millis(1500);
+const STEP_TIMEOUT: Duration = Duration::from_millis(1500);
 /// Bytes of a JVM's answer that are read.
 const ANSWER: u64 = 4 << 20;
 
@@ -96,14 +96,14 @@ fn dump(pid: i32) -> std::io::Result<String> {
         File::options().write(true).create_new(true).mode(0o600).open(&wish)?;
         let asked = pidfd::open(pid).and_then(|process| pidfd::send_signal(process.as_fd(), libc::SIGQUIT));
         let begun = Instant::now();
-        while asked.is_ok() && !Path::new(&socket).exists() && begun.elapsed() < PATIENCE {
+        while asked.is_ok() && !Path::new(&socket).exists() && begun.elapsed() < STEP_TIMEOUT {
             std::thread::sleep(Duration::from_millis(10));
         }
         std::fs::remove_file(&wish)?;
         asked?;
     }
     let mut jvm = UnixStream::connect(&socket)?;
-    jvm.set_read_timeout(Some(PATIENCE))?;
+    jvm.set_read_timeout(Some(STEP_TIMEOUT))?;
     // Version, command, three arguments.
     jvm.write_all(b"1\0threaddump\0\0\0\0")?;
     let mut answer = Vec::new();
@@ -128,7 +128,7 @@ fn chosen(dump: &str, tids: &[i32]) -> Vec<String> {
     let parts = threads.split("\n\n").map(|part| part.trim_start_matches('\n')).filter(is_wanted);
     let summary = deadlocks.split("Java stack information").next().unwrap_or_default();
     let lines = summary.lines().chain(parts.flat_map(str::lines)).map(str::trim).filter(|line| !line.is_empty());
-    lines.filter(|line| !line.starts_with('=')).take(MOST).map(str::to_owned).collect()
+    lines.filter(|line| !line.starts_with('=')).take(MAX_REPORT_LINES).map(str::to_owned).collect()
 }
 
 #[cfg(test)]

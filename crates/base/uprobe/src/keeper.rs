@@ -35,7 +35,7 @@ const MAX_NAME_BYTES: usize = 32;
 /// Bytes of a request: link, process, kind, places.
 const REQUEST_BYTES: usize = 16;
 /// Kind of a link of many places; others are those of single events.
-const MANY: u32 = 0;
+const MANY_PLACES: u32 = 0;
 /// Time between two checks whether all is closed.
 const CLOSED_CHECK_INTERVAL: Duration = Duration::from_millis(1);
 
@@ -159,7 +159,7 @@ impl Keeper {
     ) -> io::Result<Vec<Link>> {
         uprobes::read_ahead(&file.here(), places.iter().map(|p| p.0));
         let (kind, most) = match how {
-            How::Many => (MANY, PLACES),
+            How::Many => (MANY_PLACES, PLACES),
             How::One(kind) => (kind, 1),
         };
         let mut links = Vec::new();
@@ -310,7 +310,7 @@ impl Room {
         let path = CStr::from_bytes_until_nul(&path).map_err(|_| bad())?;
         let held = self.held.get_mut(number).filter(|fd| **fd < 0).ok_or_else(bad)?;
         let link = match kind {
-            MANY => uprobes::attach(program, path, &offsets[..count], &cookies[..count], pid)?,
+            MANY_PLACES => uprobes::attach(program, path, &offsets[..count], &cookies[..count], pid)?,
             kind => uprobes::attach_one(program, path, (offsets[0], cookies[0]), pid, kind)?,
         };
         *held = link.into_raw_fd();

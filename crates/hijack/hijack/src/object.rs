@@ -10,7 +10,7 @@ use std::path::Path;
 
 /// Where guests have the object, and how large it may be; see `executive/abi.h`.
 const ADDRESS: u64 = 0x1f00_0800_0000;
-const LIMIT: u64 = 0x10_0000;
+const MAX_OBJECT_BYTES: u64 = 0x10_0000;
 const PAGE: u64 = 4096;
 /// Version of `struct orbit_policy`.
 const VERSION: u32 = 1;
@@ -111,7 +111,7 @@ impl Object {
         }
         let (headers, size, count) = (file.u64(32)?, file.u16(54)?, file.u16(56)?);
         let mut image = Vec::new();
-        let (mut dynamic, mut text_end, mut data_start) = (None, 0u64, LIMIT);
+        let (mut dynamic, mut text_end, mut data_start) = (None, 0u64, MAX_OBJECT_BYTES);
         for nth in 0..u64::from(count) {
             let at = headers.saturating_add(nth * u64::from(size));
             let (kind, flags) = (file.u32(at)?, file.u32(at + 4)?);
@@ -123,9 +123,9 @@ impl Object {
             if kind != PT_LOAD || in_memory == 0 {
                 continue;
             }
-            let end = address.checked_add(in_memory).filter(|end| *end <= LIMIT && in_file <= in_memory);
+            let end = address.checked_add(in_memory).filter(|end| *end <= MAX_OBJECT_BYTES && in_file <= in_memory);
             let Some(end) = end else {
-                return wrong(format!("it needs more than {} KiB of memory", LIMIT / 1024));
+                return wrong(format!("it needs more than {} KiB of memory", MAX_OBJECT_BYTES / 1024));
             };
             let part = usize::try_from(offset).ok().and_then(|at| bytes.get(at..)?.get(..in_file as usize));
             let Some(part) = part else { return wrong("it is cut short") };
@@ -206,7 +206,7 @@ impl Tables {
 
     /// Offset of a symbol that the object defines.
     fn find(&self, image: &Bytes<'_>, wanted: &str) -> Result<Option<u64>, ObjectError> {
-        for nth in 1..self.symbol_count.min(LIMIT / 24) {
+        for nth in 1..self.symbol_count.min(MAX_OBJECT_BYTES / 24) {
             let (name, section, value) = self.symbol(image, nth)?;
             if name == wanted && section != 0 {
                 return Ok(Some(value));

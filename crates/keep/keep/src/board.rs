@@ -17,9 +17,9 @@ use std::time::Duration;
 /// What the name of each keeper's socket begins with.
 const PREFIX: &str = "orbit-keep/";
 /// How long a reader may take.
-const PATIENCE: Duration = Duration::from_secs(2);
+const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// An answer is shorter than this.
-const MOST: u64 = 4 << 20;
+const MAX_ANSWER_BYTES: u64 = 4 << 20;
 /// Pauses of which the quantiles are made.
 const PAUSES: usize = 4096;
 
@@ -71,7 +71,7 @@ impl Board {
                     // A client that goes away early has not wanted the rest.
                     Ok(reader) => drop(board.answer(reader)),
                     // Out of descriptors, perhaps: not in a tight loop.
-                    Err(_) => std::thread::sleep(PATIENCE / 20),
+                    Err(_) => std::thread::sleep(ANSWER_TIMEOUT / 20),
                 }
             }
         })?;
@@ -79,7 +79,7 @@ impl Board {
     }
 
     fn answer(&self, mut reader: UnixStream) -> io::Result<()> {
-        reader.set_write_timeout(Some(PATIENCE))?;
+        reader.set_write_timeout(Some(ANSWER_TIMEOUT))?;
         if is_allowed(&reader)? {
             reader.write_all(&serde_json::to_vec(&self.rows())?)?;
         }
@@ -106,13 +106,13 @@ pub fn all() -> Vec<(i32, Vec<Row>)> {
 /// The rows of one keeper; an empty answer, as another user gets it, is an error.
 fn ask(keeper: i32) -> io::Result<Vec<Row>> {
     let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(format!("{PREFIX}{keeper}"))?)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
     // Any process may have made a socket of this name: one of another user is not believed.
     if !is_allowed(&stream)? {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let mut text = Vec::new();
-    stream.take(MOST).read_to_end(&mut text)?;
+    stream.take(MAX_ANSWER_BYTES).read_to_end(&mut text)?;
     Ok(serde_json::from_slice(&text)?)
 }
 

@@ -25,7 +25,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// `UFFD_USER_MODE_ONLY`: what an ordinary user may have.
 const USER_MODE_ONLY: u64 = 1;
 /// Written pages from which on a second thread scans, which takes some 40 us to make.
-const MANY: usize = 4096;
+const PAGES_FOR_A_SECOND_SCANNER: usize = 4096;
 /// Pages that a checkpoint copies at most where written ones are not tracked.
 const MOST_UNTRACKED: usize = 64 << 10;
 /// What one table of pages covers.
@@ -334,7 +334,7 @@ pub(crate) fn memory(
     let (mut readable, mut hidden) = (Vec::new(), Vec::new());
     let mut anew = Vec::new();
     let kept: Vec<Entry> = tracker.kept(&mappings).into_iter().cloned().collect();
-    for (entry, scan) in scan_all(tracker, kept, expected >= MANY)? {
+    for (entry, scan) in scan_all(tracker, kept, expected >= PAGES_FOR_A_SECOND_SCANNER)? {
         let changed = if entry.protection & libc::PROT_READ != 0 { &mut readable } else { &mut hidden };
         match scan {
             Scan::Written(mut pages) => changed.append(&mut pages),

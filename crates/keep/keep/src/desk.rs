@@ -20,9 +20,9 @@ use std::time::Duration;
 /// What the name of each keeper's socket begins with.
 const PREFIX: &str = "orbit-keep-orders/";
 /// How long either side waits for the other.
-const PATIENCE: Duration = Duration::from_secs(5);
+const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
 /// An order or an answer is shorter than this.
-const MOST: u64 = 64 << 10;
+const MAX_ORDER_BYTES: u64 = 64 << 10;
 
 /// A process hangs and is to be put back.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -101,7 +101,7 @@ impl Desk {
                     // A client that goes away early does not want the answer.
                     Ok(peer) => drop(desk.take(peer)),
                     // Out of descriptors, perhaps: not in a tight loop.
-                    Err(_) => std::thread::sleep(PATIENCE / 50),
+                    Err(_) => std::thread::sleep(ORDER_TIMEOUT / 50),
                 }
             }
         })?;
@@ -109,8 +109,8 @@ impl Desk {
     }
 
     fn take(&self, mut peer: UnixStream) -> io::Result<()> {
-        peer.set_read_timeout(Some(PATIENCE))?;
-        peer.set_write_timeout(Some(PATIENCE))?;
+        peer.set_read_timeout(Some(ORDER_TIMEOUT))?;
+        peer.set_write_timeout(Some(ORDER_TIMEOUT))?;
         if !is_allowed(&peer)? {
             return Ok(());
         }
@@ -120,7 +120,8 @@ impl Desk {
         peer.write_all(b"\n")
     }
 
-    /// Has the keeper of the process deal with it; blocks until it has, for [`PATIENCE`] at most.
+    /// Has the keeper of the process deal with it; blocks until it has, for [`ORDER_TIMEOUT`] at
+    /// most.
     fn order(&self, order: Order) -> Answer {
         let (to, from) = sync_channel(1);
         let pid = order.pid;
@@ -133,7 +134,7 @@ impl Desk {
             *waiting = Some(Waiting { order, to });
             eventfd::signal(bell.as_fd());
         }
-        from.recv_timeout(PATIENCE).unwrap_or_else(|_| not(format!("the keeper of process {pid} does not answer")))
+        from.recv_timeout(ORDER_TIMEOUT).unwrap_or_else(|_| not(format!("the keeper of process {pid} does not answer")))
     }
 }
 
@@ -160,7 +161,7 @@ impl Drop for Counter {
 
 fn line(peer: &UnixStream) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    BufReader::new(peer.take(MOST)).read_until(b'\n', &mut bytes)?;
+    BufReader::new(peer.take(MAX_ORDER_BYTES)).read_until(b'\n', &mut bytes)?;
     Ok(bytes)
 }
 
@@ -187,8 +188,8 @@ pub fn recover(pid: i32, tid: i32, why: &str) -> Result<String, String> {
 
 fn send(keeper: i32, order: &Order) -> io::Result<Answer> {
     let mut peer = UnixStream::connect_addr(&SocketAddr::from_abstract_name(format!("{PREFIX}{keeper}"))?)?;
-    peer.set_read_timeout(Some(2 * PATIENCE))?;
-    peer.set_write_timeout(Some(PATIENCE))?;
+    peer.set_read_timeout(Some(2 * ORDER_TIMEOUT))?;
+    peer.set_write_timeout(Some(ORDER_TIMEOUT))?;
     // Any process may have made a socket of this name.
     if !is_allowed(&peer)? {
         return Err(io::ErrorKind::PermissionDenied.into());

@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Children that are kept at a time; another one is not.
-const MOST: usize = 64;
+const MAX_CHILDREN: usize = 64;
 /// How long a child may take from its parent's fork to its first act.
 const BIRTH_LIMIT: Duration = Duration::from_secs(30);
 
@@ -43,10 +43,10 @@ impl Family {
         self.children.retain(|child| !child.is_finished());
         // What the program says is bounded: each round needs a spare that was made here.
         while self.adopted != shared.claimed() {
-            if self.children.len() == MOST {
+            if self.children.len() == MAX_CHILDREN {
                 if !std::mem::replace(&mut self.is_full, true) {
                     shared.end_family();
-                    reporter.warn(format!("it has {MOST} children: further ones are not kept"));
+                    reporter.warn(format!("it has {MAX_CHILDREN} children: further ones are not kept"));
                 }
                 return Ok(());
             }

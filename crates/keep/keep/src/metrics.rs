@@ -8,7 +8,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
 /// How long a reader may take.
-const PATIENCE: Duration = Duration::from_secs(2);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// The address that `--metrics` gives: a port alone is on loopback.
 pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
@@ -31,7 +31,7 @@ pub(crate) fn serve(address: SocketAddr, board: &Board) -> io::Result<SocketAddr
             match reader {
                 // A client that goes away early has not wanted the rest.
                 Ok(reader) => drop(answer(reader, &board)),
-                Err(_) => std::thread::sleep(PATIENCE / 20),
+                Err(_) => std::thread::sleep(REQUEST_TIMEOUT / 20),
             }
         }
     })?;
@@ -40,8 +40,8 @@ pub(crate) fn serve(address: SocketAddr, board: &Board) -> io::Result<SocketAddr
 
 /// Whatever the request: there is one page.
 fn answer(mut reader: TcpStream, board: &Board) -> io::Result<()> {
-    reader.set_read_timeout(Some(PATIENCE))?;
-    reader.set_write_timeout(Some(PATIENCE))?;
+    reader.set_read_timeout(Some(REQUEST_TIMEOUT))?;
+    reader.set_write_timeout(Some(REQUEST_TIMEOUT))?;
     let mut request = [0u8; 4096];
     let mut len = 0;
     while len < request.len() && !request[..len].windows(4).any(|end| end == b"\r\n\r\n") {

@@ -109,7 +109,7 @@ pub struct CStats {
 }
 
 /// More than any machine has CPUs, or a program areas in one list.
-const MANY: usize = 1 << 20;
+const MAX_LIST_LENGTH: usize = 1 << 20;
 /// Most descriptors that an orbit is passed. Checked before the list is read: a count that is wrong
 /// reads no further than that.
 const MOST_PASSED: usize = 1024;
@@ -134,7 +134,7 @@ unsafe fn limits(given: *const CLimits) -> Answer<Limits> {
     }
     if given.cpu_count != 0 {
         // SAFETY: the caller's contract.
-        let cpus = unsafe { given::array(given.cpus, given.cpu_count as usize, MANY, "CPUs")? };
+        let cpus = unsafe { given::array(given.cpus, given.cpu_count as usize, MAX_LIST_LENGTH, "CPUs")? };
         limits = limits.cpus(cpus.iter().map(|&cpu| cpu as usize));
     }
     Ok(limits)
@@ -146,7 +146,7 @@ unsafe fn limits(given: *const CLimits) -> Answer<Limits> {
 /// As the header says of such lists.
 pub(crate) unsafe fn areas(list: *const *mut COrbitArea, count: usize) -> Answer<Vec<Area>> {
     // SAFETY: the caller's contract.
-    let handles = unsafe { given::array(list, count, MANY, "areas")? };
+    let handles = unsafe { given::array(list, count, MAX_LIST_LENGTH, "areas")? };
     let area = |(number, &area): (usize, &*mut COrbitArea)| {
         handle::get::<Area>(area)
             .map_err(|failure| Failure::new(failure.errno, format!("area {number} of {count}: {}", failure.message)))

@@ -17,7 +17,7 @@ use crate::wire::{BATCH, Passed, bytes_of};
 
 /// How long an orbit that is just starting may take to read replicas for which its socket has no
 /// room.
-const PATIENCE: Duration = Duration::from_secs(1);
+const ATTACH_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl Inner {
     /// Makes the replicas of those of the areas that the orbit does not have yet, and hands them
@@ -83,7 +83,7 @@ pub(crate) fn hand_all_over(socket: &Own, passed: &[Arc<Given>], replicas: &[Rep
 
 /// Sends again while there is no room.
 fn patiently(doing: &str, send: impl Fn() -> io::Result<()>) -> Result<()> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + ATTACH_TIMEOUT;
     while let Err(e) = send() {
         if !is_full(&e) || Instant::now() >= until {
             return Err(Error::system(doing, e));

@@ -2,7 +2,7 @@
 //!
 //! Owns: reading (plain or gzip), the writer for `--record`, [`replay`], and [`events`]. Promises:
 //! a line that is cut off at the end is left out; any other line that is no record is an error with
-//! its number. Bounded: at most `MOST` bytes unpacked.
+//! its number. Bounded: at most `MAX_RECORDING_BYTES` bytes unpacked.
 
 use crate::event::Event;
 use crate::explain;
@@ -17,7 +17,7 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 
 /// Most bytes of a recording, unpacked: an hour of a hundred restless threads.
-const MOST: u64 = 1 << 30;
+const MAX_RECORDING_BYTES: u64 = 1 << 30;
 
 /// Reads a recording.
 ///
@@ -25,10 +25,10 @@ const MOST: u64 = 1 << 30;
 /// Those of the file; `InvalidData` with the line's number where one is no record.
 pub fn read(path: &Path) -> io::Result<Vec<Record>> {
     let mut bytes = Vec::new();
-    File::open(path)?.take(MOST).read_to_end(&mut bytes)?;
+    File::open(path)?.take(MAX_RECORDING_BYTES).read_to_end(&mut bytes)?;
     let mut text = Vec::new();
     if bytes.starts_with(&[0x1f, 0x8b]) {
-        flate2::read::GzDecoder::new(&bytes[..]).take(MOST).read_to_end(&mut text)?;
+        flate2::read::GzDecoder::new(&bytes[..]).take(MAX_RECORDING_BYTES).read_to_end(&mut text)?;
     } else {
         text = bytes;
     }

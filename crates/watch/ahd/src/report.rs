@@ -18,7 +18,7 @@ const TOGETHER: f64 = 1.0;
 const OVER: f64 = 3.0;
 const OVER_SCANS: u32 = 5;
 /// Hangs that are remembered: of more the oldest are forgotten.
-const MOST: usize = 256;
+const MAX_HANGS: usize = 256;
 
 /// What is new.
 #[derive(Clone, Debug)]
@@ -76,7 +76,7 @@ impl Reports {
             let pids = processes(&verdict);
             let Some(hang) = self.hangs.iter_mut().find(|hang| hang.includes(&verdict, &pids, now)) else {
                 news.push(News::Hang { verdict: verdict.clone(), before: None });
-                if self.hangs.len() >= MOST {
+                if self.hangs.len() >= MAX_HANGS {
                     self.hangs.remove(0);
                 }
                 self.hangs.push(Hang {

@@ -20,7 +20,7 @@ use std::io;
 use std::time::Duration;
 
 /// A scan may be so much before its turn, so that a caller with a period of its own misses none.
-const EARLY: Duration = Duration::from_millis(10);
+const EARLY_SCAN: Duration = Duration::from_millis(10);
 
 /// Threads of a process of which it is said that their loop is known.
 const LEARNT_SAID: usize = 8;
@@ -132,7 +132,7 @@ impl Watcher {
     /// it takes to read the program's debug information as well.
     pub fn scan(&mut self, hand: &mut dyn FnMut(Event)) {
         self.members.events.drain(..).for_each(&mut *hand);
-        if self.pause() > EARLY {
+        if self.pause() > EARLY_SCAN {
             return;
         }
         if self.config.children {

@@ -25,7 +25,7 @@ pub fn limit(text: &str) -> Result<f64, String> {
 pub const LIMITS: [f64; 5] = [0.2, 0.5, 1.0, 2.0, 5.0];
 /// A program that hangs says so a little late: a verdict so much before its mark counts as on the
 /// hang, s.
-const EARLY: f64 = 0.2;
+const EARLY_VERDICT_SECONDS: f64 = 0.2;
 
 /// What one limit finds in a folder of recordings.
 #[derive(Debug, Default)]
@@ -59,7 +59,7 @@ impl Found {
                 any = true;
                 let is_sure = verdict.sure > Sure::Guess;
                 match mark {
-                    Some(mark) if now < mark - EARLY => early |= is_sure,
+                    Some(mark) if now < mark - EARLY_VERDICT_SECONDS => early |= is_sure,
                     _ => {
                         first.get_or_insert(now - mark.unwrap_or(0.0));
                         sure |= is_sure;

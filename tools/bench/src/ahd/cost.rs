@@ -34,7 +34,7 @@ const SLICE: Duration = Duration::from_millis(400);
 /// The load before, for the guard to learn.
 const WARM: Duration = Duration::from_secs(5);
 /// A request may use so much more CPU under guard, percent.
-const MOST: f64 = 0.3;
+const MAX_MORE_CPU_PERCENT: f64 = 0.3;
 /// After so many rounds another guard joins.
 const EACH: usize = 25;
 
@@ -124,7 +124,7 @@ fn one(
     let bounds = bounds.map_or_else(String::new, |[low, high]| format!(", by 95 % within {low:+} to {high:+} %"));
     let more = format!("{name}: CPU a request more under guard, n={n}{bounds}");
     lines.reach([
-        Reach::at_most(more, over(row.server_ratio[1]), MOST, "%"),
+        Reach::at_most(more, over(row.server_ratio[1]), MAX_MORE_CPU_PERCENT, "%"),
         Reach::at_most(format!("{name}: the same, the guard's own CPU added"), over(row.with_guard_ratio[1]), 1.0, "%"),
     ]);
     lines.cost(row);

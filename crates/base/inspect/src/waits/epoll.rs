@@ -8,7 +8,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 /// Descriptors of one instance that are asked for input.
-pub const MOST: usize = 64;
+pub const MAX_DESCRIPTORS_ASKED: usize = 64;
 /// Bytes of what the kernel says of an instance.
 const MAX_TEXT: u64 = 64 << 20;
 
@@ -52,7 +52,8 @@ fn targets(text: &str) -> Vec<Target> {
 
 /// Of the descriptors that may keep silent those that have input.
 fn unread(pid: i32, tid: i32, all: &[Target]) -> Vec<i32> {
-    let silent: Vec<&Target> = all.iter().filter(|target| target.may_keep_silent()).take(MOST).collect();
+    let silent: Vec<&Target> =
+        all.iter().filter(|target| target.may_keep_silent()).take(MAX_DESCRIPTORS_ASKED).collect();
     let Some(process) = (!silent.is_empty()).then(|| pidfd::open(pid).ok()).flatten() else { return Vec::new() };
     let has_input = |target: &&&Target| {
         // The number may be another file's by now.

@@ -99,8 +99,8 @@ pub enum Wait {
         fds: usize,
         /// Has a time limit.
         timed: bool,
-        /// Those of them, of the first [`epoll::MOST`], that have input for which it does not fire:
-        /// it has fired for that (edge-triggered), or is not armed (one shot).
+        /// Those of them, of the first [`epoll::MAX_DESCRIPTORS_ASKED`], that have input for which
+        /// it does not fire: it has fired for that (edge-triggered), or is not armed (one shot).
         unread: Vec<i32>,
     },
     /// In `open` of a FIFO, until another process opens its other end.

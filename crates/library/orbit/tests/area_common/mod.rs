@@ -1,4 +1,5 @@
-//! What the tests of areas share: engines that are available here, and an image that is kept up to date by harvests alone.
+//! What the tests of areas share: engines that are available here, and an image that is kept up to
+//! date by harvests alone.
 #![allow(dead_code, reason = "each test uses its own part")]
 
 use orbit::area::track::Tracker;

@@ -4,10 +4,10 @@
 //! say how often a section was entered and by which exits it was left, not when, and many
 //! executions may lie between two scans. So an exit is never credited with less than its executions
 //! can have taken:
-//! - one that was seen inside for [`LONG`] of CPU is one execution, with all that was seen of it
-//!   and all up to the scan that found it left. An exit's long executions have a window of their
-//!   own: among many short ones the mean would not show them. If several exits were used meanwhile,
-//!   it counts for each of them whose long ones it does not make seem shorter;
+//! - one that was seen inside for [`LONG_EXECUTION_NS`] of CPU is one execution, with all that was
+//!   seen of it and all up to the scan that found it left. An exit's long executions have a window
+//!   of their own: among many short ones the mean would not show them. If several exits were used
+//!   meanwhile, it counts for each of them whose long ones it does not make seem shorter;
 //! - of the others each exit is credited as if it had used all of the CPU time between the scans,
 //!   and the other exits none.
 //!
@@ -18,11 +18,11 @@ use super::window::Windows;
 use orbit_section::layout::EXITS;
 
 /// CPU time, ns, inside which an execution must have been seen to be a long one.
-const LONG: u64 = 30_000_000;
+const LONG_EXECUTION_NS: u64 = 30_000_000;
 /// Executions by one exit of which the mean says little.
-const FEW: u64 = 8;
+const FEW_EXECUTIONS: u64 = 8;
 /// An exit that is used so seldom counts for what it is after this time, s.
-const RARE: f64 = 10.0;
+const RARE_EXIT_SECONDS: f64 = 10.0;
 /// However many executions there were, a section is not known before, s.
 const NEW: f64 = 1.0;
 
@@ -54,7 +54,7 @@ impl Executions {
     pub fn left(&mut self, times: &[u32; EXITS], seen: u64, since: u64, now: f64) {
         let used: Vec<(usize, u64)> =
             times.iter().enumerate().filter(|(_, n)| **n > 0).map(|(e, n)| (e, u64::from(*n))).collect();
-        let long = seen >= LONG;
+        let long = seen >= LONG_EXECUTION_NS;
         for &(e, n) in &used {
             let of = self.exits[e].get_or_insert(Used { first: now, times: 0 });
             of.times += n;
@@ -80,14 +80,14 @@ impl Executions {
 
     /// CPU time, ns, that one execution may use: the check value, once the section is known.
     /// Before, that is the limit for waits at least: a rare long execution need not have been among
-    /// few. It is known by a window of executions and `NEW`, and each of the exits seen by `FEW`
-    /// executions or `RARE`.
+    /// few. It is known by a window of executions and `NEW`, and each of the exits seen by
+    /// `FEW_EXECUTIONS` or `RARE_EXIT_SECONDS`.
     pub fn allowed(&self, factor: f64, floor: u64, limit: u64, now: f64) -> u64 {
         let check = self.history.check_value(factor, floor);
         let exits = || self.exits.iter().flatten();
         let known = exits().map(|of| of.times).sum::<u64>() >= self.enough
             && now - self.first >= NEW
-            && exits().all(|of| of.times >= FEW || now - of.first >= RARE);
+            && exits().all(|of| of.times >= FEW_EXECUTIONS || now - of.first >= RARE_EXIT_SECONDS);
         if known { check } else { check.max(limit) }
     }
 }

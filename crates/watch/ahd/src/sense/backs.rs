@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 /// Sleep in a read before the other side is asked about, s; asked again as often.
 pub(super) const ASK_AFTER: f64 = 2.0;
 /// Connections asked about in one scan, of all processes.
-pub(super) const MOST: usize = 4;
+pub(super) const MAX_CONNECTIONS_PER_SCAN: usize = 4;
 /// Threads of the other side that are read.
 const THREADS: usize = 256;
 /// Descriptors of a `poll` that are read.

@@ -22,10 +22,10 @@ use std::time::{Duration, Instant};
 /// Time between two scans: 12.5 a second.
 pub const PERIOD: Duration = Duration::from_millis(80);
 /// A scan out of turn, after a thread came to rest at a lock whose holder rests too.
-const SOON: Duration = Duration::from_millis(20);
+const SCAN_OUT_OF_TURN: Duration = Duration::from_millis(20);
 /// A scan that comes later than so many times its turn was kept waiting by the machine: the rest is
 /// no time of the program's.
-const LATE: u32 = 4;
+const LATE_SCAN_PERIODS: u32 = 4;
 /// Threads that ran and are read closer in one scan.
 pub const SAMPLES: usize = 32;
 /// A scan may cost this part of the time.
@@ -160,7 +160,7 @@ impl Sensor {
 
     /// Time to wait until the next scan; none before the first.
     pub fn pause(&self) -> Duration {
-        let spacing = if self.soon { SOON } else { self.spacing() };
+        let spacing = if self.soon { SCAN_OUT_OF_TURN } else { self.spacing() };
         self.last.map_or(Duration::ZERO, |last| spacing.saturating_sub(last.elapsed()))
     }
 
@@ -174,7 +174,7 @@ impl Sensor {
     pub fn scan(&mut self, out: &mut dyn FnMut(Record)) -> Vec<i32> {
         let (began, cpu) = (Instant::now(), cpu_time());
         if let Some(last) = self.last {
-            self.lost += (began - last).saturating_sub(self.spacing() * LATE + self.took);
+            self.lost += (began - last).saturating_sub(self.spacing() * LATE_SCAN_PERIODS + self.took);
         }
         let t = self.now();
         self.last = Some(began);
@@ -218,7 +218,7 @@ impl Sensor {
             self.sockets_from = t + SOCKETS_EVERY.max(cost * SOCKETS_SHARE).min(ENDS_SLOWEST);
         }
         if t >= self.backs_from {
-            let mut left = backs::MOST;
+            let mut left = backs::MAX_CONNECTIONS_PER_SCAN;
             let cost = timed(|| {
                 for process in self.processes.values_mut() {
                     process.read_backs(t, &mut left, out);

@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::time::Duration;
 
 /// Descriptors of a process that are read, at most.
-const MOST: usize = 512;
+const MAX_DESCRIPTORS: usize = 512;
 
 /// Reads one process. Where its descriptors may not be copied nothing is handed over.
 pub(super) fn read(process: &mut Process, t: f64, out: &mut dyn FnMut(Record)) {
@@ -25,7 +25,7 @@ pub(super) fn read(process: &mut Process, t: f64, out: &mut dyn FnMut(Record)) {
         let is_socket = link.starts_with("socket:");
         // The tick of a timer is no input: it comes while nobody asks for anything.
         let can_wait = is_socket || link.starts_with("pipe:") || link == "anon_inode:[eventfd]";
-        if !can_wait || copies == MOST {
+        if !can_wait || copies == MAX_DESCRIPTORS {
             continue;
         }
         copies += 1;
