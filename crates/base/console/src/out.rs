@@ -32,8 +32,8 @@ impl Failure {
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Failure::Io(error) => error.fmt(f),
-            Failure::Text(sentence) => f.write_str(sentence),
+            Failure::Io(error) => f.write_str(&without_error_numbers(&error.to_string())),
+            Failure::Text(sentence) => f.write_str(&without_error_numbers(sentence)),
         }
     }
 }
@@ -71,6 +71,20 @@ pub fn exit_code(done: Done) -> ExitCode {
     }
 }
 
+/// The text without what `std::io::Error` adds to the kernel's sentence: ` (os error 2)`.
+fn without_error_numbers(text: &str) -> String {
+    const BEGIN: &str = " (os error ";
+    let mut parts = text.split(BEGIN);
+    let mut plain = parts.next().unwrap_or_default().to_owned();
+    for part in parts {
+        match part.split_once(')') {
+            Some((number, rest)) if number.bytes().all(|b| b.is_ascii_digit()) => plain.push_str(rest),
+            _ => plain.extend([BEGIN, part]),
+        }
+    }
+    plain
+}
+
 /// Writes a value as indented JSON, with a line end.
 pub fn json(to: &mut impl Write, value: &impl serde::Serialize) -> Result<(), Failure> {
     serde_json::to_writer_pretty(&mut *to, value)?;
@@ -79,13 +93,15 @@ pub fn json(to: &mut impl Write, value: &impl serde::Serialize) -> Result<(), Fa
     Ok(())
 }
 
-/// Writes text for people to stderr, in colour on a terminal. Blocks until all of it is written.
+/// Writes text for people to stderr, in colour on a terminal, without the numbers of the kernel's
+/// errors. Blocks until all of it is written.
 pub fn say(text: impl FnOnce(&mut anstream::AutoStream<Vec<u8>>) -> io::Result<()>) -> io::Result<()> {
     let mut stderr = io::stderr();
     let mut styled = anstream::AutoStream::new(Vec::new(), anstream::AutoStream::choice(&stderr));
     text(&mut styled)?;
     let styled = styled.into_inner();
-    let mut left = &styled[..];
+    let plain = std::str::from_utf8(&styled).map(without_error_numbers);
+    let mut left = plain.as_ref().map_or(&styled[..], |text| text.as_bytes());
     while !left.is_empty() {
         left = &left[some(&mut stderr, left)?..];
     }
@@ -208,5 +224,22 @@ pub fn figures(value: f64) -> String {
         v if v < 10.0 => format!("{value:.2}"),
         v if v < 100.0 => format!("{value:.1}"),
         _ => format!("{value:.0}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_the_kernel_are_sentences() {
+        let missing = io::Error::from_raw_os_error(libc::ENOENT);
+        let twice = format!("a: {missing}: b: {missing}");
+        assert!(missing.to_string().contains("(os error 2)"));
+        assert_eq!(Failure::Io(missing).to_string(), "No such file or directory");
+        assert_eq!(Failure::text(twice).to_string(), "a: No such file or directory: b: No such file or directory");
+        for other in ["f (os error x)", "f (os error 2", "f (2)", ""] {
+            assert_eq!(Failure::text(other).to_string(), other);
+        }
     }
 }

@@ -332,7 +332,8 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
             }
             Err(e) => {
                 let name = args.program[0].to_string_lossy();
-                let _ = writeln!(anstream::stderr(), "orbit watch: cannot start {name}: {e}");
+                let why = Failure::text(format!("cannot start {name}: {e}"));
+                let _ = writeln!(anstream::stderr(), "orbit watch: {why}");
                 // No destructor runs at exit.
                 drop(signals);
                 std::process::exit(i32::from(program::not_started(&e)));
