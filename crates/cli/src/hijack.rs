@@ -89,8 +89,8 @@ pub struct Args {
     /// Leaves the program's code as it is: each call costs a signal.
     #[arg(long)]
     no_rewrite: bool,
-    /// Runs a program whose rules cannot be attached (its host has exited, or it left the IPC
-    /// namespace). Else such a program does not run (status 120).
+    /// Runs a program whose rules cannot be attached (the session's descriptors were taken away).
+    /// Else such a program does not run (status 120).
     #[arg(long)]
     fail_open: bool,
     /// Lets io_uring pass, whose operations are not seen.

@@ -48,15 +48,19 @@ fn rules_that_acted_are_counted() {
 }
 
 #[test]
-fn guests_outlive_a_host_that_is_killed() {
+fn guests_and_their_rules_outlive_a_host_that_is_killed() {
     let place = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("outlived");
     let _ = std::fs::remove_file(&place);
+    let victim = place.with_extension("victim");
+    std::fs::write(&victim, "x").expect("written");
+    // The session's only process executes another program, whose rules are those of the session.
     let line = format!(
-        "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); [ -e /x ]; done; /bin/echo done >{0}.new; mv {0}.new {0}",
+        "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); [ -e /x ]; done; \
+         exec sh -c 'rm -f {0}.victim; /bin/echo done >{0}.new; mv {0}.new {0}'",
         place.display()
     );
     let mut host = Command::new(env!("CARGO_BIN_EXE_orbit"))
-        .args(["hijack", "--trace", "--", "sh", "-c", &line])
+        .args(["hijack", "--trace", "--inject", "unlink* -> EPERM", "--", "sh", "-c", &line])
         .stderr(Stdio::piped())
         .spawn()
         .expect("orbit runs");
@@ -71,6 +75,7 @@ fn guests_outlive_a_host_that_is_killed() {
         std::thread::sleep(Duration::from_millis(50));
     }
     assert_eq!(std::fs::read_to_string(&place).expect("written"), "done\n");
+    assert!(victim.exists(), "its rules hold");
 }
 
 #[test]

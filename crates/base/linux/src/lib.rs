@@ -42,7 +42,6 @@
 //! | [`signals`] | blocking, ignoring, sending, receiving signals | never |
 //! | [`trial`] | whether this process' filters let a call pass, tried in a child | never |
 //! | [`dispatch`] | Syscall User Dispatch | before Linux 5.11, other than x86-64 |
-//! | [`segment`] | shared memory that goes along through exec without a descriptor | where System V IPC is forbidden |
 //! | [`host`] | what the host says about itself in files | where `/proc` is not mounted |
 //! | [`inotify`] | that a file was closed after writing | where its limits are used up |
 //! | [`sched`], [`rlimit`] | processor, priority, per-process limits | never |
@@ -89,7 +88,6 @@ pub mod rlimit;
 pub mod robust;
 pub mod sched;
 pub mod seccomp;
-pub mod segment;
 pub mod signals;
 pub mod socket;
 pub mod socket_info;

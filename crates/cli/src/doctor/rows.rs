@@ -356,16 +356,6 @@ fn watching() -> Vec<Row> {
         .row(orbit_linux::dispatch::probe_gs_base(), ""),
         About {
             group: WATCHING,
-            name: "System V shared memory",
-            used_for: "memory that host and guests share over exec (orbit hijack)",
-            instead: "nothing: orbit hijack does not start programs",
-            to_do: "a kernel with CONFIG_SYSVIPC, kernel.shmmax of 256 MiB or more, and a seccomp profile that \
-                allows shmget and shmat",
-            needed: false,
-        }
-        .row(orbit_linux::segment::probe(), ""),
-        About {
-            group: WATCHING,
             name: "BPF programs",
             used_for: "counting events in the kernel (pins P_SCHL, P_SYSC, P_SIG, P_NET, P_INTR, P_APIC, P_FILE, \
                 P_IPC), orbit watch --system",

@@ -10,7 +10,7 @@
 
 #include "sys.h"
 
-#define ABI_VERSION 4
+#define ABI_VERSION 5
 
 /* Address of the shared memory in every guest. */
 #define SHARED_ADDRESS 0x1f1000000000ul

@@ -274,6 +274,13 @@ int virtual_time(struct block *block);
 void virtual_time_after(struct block *block);
 
 /* protect.c */
+/*
+ * The session's descriptors, open over exec: its memory, then the executive's file. For the guest
+ * these numbers are not open.
+ */
+extern u64 kept; /* the first */
+#define KEPT 2
+ALWAYS_INLINE int is_kept(u64 file) { return (u32)file - (u32)kept < KEPT; }
 /* Whether the call may pass; else sets the result and counts it. */
 int may_pass(struct block *block);
 /* Whether the open file is some process' memory. */
@@ -281,10 +288,6 @@ int is_memory_file(i64 file);
 
 /* execve.c */
 extern char executable[4096]; /* path of the guest's program */
-extern u64 shared_number;     /* id of the shared memory */
-/* The process is about to become this user, which needs the right to attach the shared memory
- * after exec. */
-void share_with(u32 user);
 i64 do_execve(struct block *block, i64 directory, u64 path, u64 arguments, u64 environment, u64 flags);
 
 /* load.c */

@@ -3,8 +3,8 @@
  * descriptor, so that a deleted file or a descriptor works too. What execve would reject is
  * rejected first: afterwards there is nobody to return to.
  *
- * Arguments of the executive: "hijack", id of the shared memory, descriptor and (behind commas)
- * the mask of ignored signals and the descriptor of its seccomp filters, name, then the guest's.
+ * Arguments of the executive: "hijack", id of the session, descriptor and (behind commas) the mask
+ * of ignored signals and the descriptor of its seccomp filters, name, then the guest's.
  */
 #include "block.h"
 #include <linux/stat.h>
@@ -13,7 +13,7 @@
 #define FEW_ARGUMENTS 1024
 
 char executable[4096];
-extern char shared_id[]; /* id of the shared memory, as text */
+extern char session_id[]; /* as text */
 extern u64 executive_key;
 
 /* What execve rejects: 0 or an error. `file` is left open. */
@@ -42,7 +42,9 @@ static i64 open_target(i64 directory, const char *path, u64 flags) {
     /* A descriptor of its own: the guest's may be O_PATH, and may be closed on exec. */
     char name[40], *end = append_string(name, "/proc/self/fd/", sizeof name);
     append_number(end, directory);
-    return SYS3(__NR_open, name, O_RDONLY | O_CLOEXEC, 0);
+    i64 file = SYS3(__NR_open, name, O_RDONLY | O_CLOEXEC, 0);
+    /* Where there is no /proc: one that can be read. */
+    return file == -ENOENT ? SYS3(__NR_fcntl, directory, F_DUPFD_CLOEXEC, 0) : file;
 }
 
 /* The path that the kernel would give as AT_EXECFN and to a script's interpreter. */
@@ -77,27 +79,12 @@ static u64 ignored_signals(struct block *block) {
     return mask;
 }
 
-#define IPC_SET 1
-#define IPC_STAT 2
-
-void share_with(u32 user) {
-    u32 about[64]; /* struct shmid64_ds: key, uid, ... */
-    if (user == ~0u || SYS3(__NR_shmctl, shared_number, IPC_STAT, about) || about[1] == user) return;
-    about[1] = user;
-    SYS3(__NR_shmctl, shared_number, IPC_SET, about);
-}
-
-/* Not by name: another /proc may be mounted there, and what it names would run without rules. */
+/* Not by name: there may be no /proc, or another one, and what it names would run without rules. */
 static i64 exec_own(u64 *list, u64 environment) {
-    i64 own = SYS3(__NR_open, "/proc/self/exe", O_RDONLY | O_CLOEXEC, 0);
-    if (is_error(own)) return own;
-    i64 error = -EACCES;
-    if (identity(own) == executive_key)
-        error = SYS5(__NR_execveat, own, "", list, environment, AT_EMPTY_PATH);
-    else
-        count_stat(STAT_REFUSED);
-    SYS1(__NR_close, own);
-    return error;
+    if (identity(kept + 1) == executive_key)
+        return SYS5(__NR_execveat, kept + 1, "", list, environment, AT_EMPTY_PATH);
+    count_stat(STAT_REFUSED);
+    return -EACCES;
 }
 
 static void free_extra(struct block *block) {
@@ -150,7 +137,7 @@ i64 do_execve(struct block *block, i64 directory, u64 path, u64 arguments, u64 e
         SYS3(__NR_fcntl, filters, F_SETFD, 0);
     }
     list[0] = (u64) "hijack";
-    list[1] = (u64)shared_id;
+    list[1] = (u64)session_id;
     list[2] = (u64)number;
     list[3] = (u64)name;
     if (!given) list[OWN_ARGUMENTS] = (u64)empty;

@@ -16,6 +16,7 @@
 #define CLONE_CLEAR_SIGHAND 0x100000000ull
 #endif
 
+#define PROC_SUPER_MAGIC 0x9fa0
 #define SIGNAL_LIMIT 64
 #define SIGILL 4
 #define SIGTRAP 5

@@ -11,7 +11,6 @@
 #define ARCH_SET_GS 0x1001
 #define ARCH_GET_GS 0x1004
 #define SHM_REMAP 040000
-#define PROC_SUPER_MAGIC 0x9fa0
 
 static int names_executive(u64 address, u64 bytes) {
     u64 end = address + bytes < address ? ~0ul : address + bytes;
@@ -19,10 +18,14 @@ static int names_executive(u64 address, u64 bytes) {
     return address < BLOCKS_END && end > SHARED_ADDRESS;
 }
 
-static int refuse(struct block *block, i64 error) {
-    count_stat(STAT_REFUSED);
+static int fail(struct block *block, i64 error) {
     block->rax = error;
     return 0;
+}
+
+static int refuse(struct block *block, i64 error) {
+    count_stat(STAT_REFUSED);
+    return fail(block, error);
 }
 
 /* process_vm_writev into this process that names the executive. */
@@ -96,15 +99,13 @@ int may_pass(struct block *block) {
         if (block->call[0] != __NR_madvise) reset_sites(a, b, block->call[0] == __NR_munmap);
         return 1;
     case __NR_mmap:
+        if (!(block->call[4] & MAP_ANONYMOUS) && is_kept(block->call[5])) return fail(block, -EBADF);
         if (!(block->call[4] & (MAP_FIXED | MAP_FIXED_NOREPLACE))) {
             /* A hint that is occupied: the kernel picks another address. It rounds to pages. */
             if (a && names_executive(a & ~4095ul, b + 8192 < b ? b : b + 8192)) block->call[1] = 0;
             return 1;
         }
-        if (names_executive(a, b) && (block->call[4] & MAP_FIXED_NOREPLACE)) { /* occupied */
-            block->rax = -EEXIST;
-            return 0;
-        }
+        if (names_executive(a, b) && (block->call[4] & MAP_FIXED_NOREPLACE)) return fail(block, -EEXIST);
         if (names_executive(a, b)) return refuse(block, -EPERM);
         reset_sites(a, b, 0);
         return 1;
@@ -116,20 +117,19 @@ int may_pass(struct block *block) {
         reset_sites(a, b, 0);
         return 1;
     case __NR_shmat:
-        if (a == shared_number) return refuse(block, -EPERM);
         if (!b || !names_executive(b, segment_bytes(a))) return 1;
         if (block->call[3] & SHM_REMAP) return refuse(block, -EPERM);
-        block->rax = -EINVAL; /* as where memory is occupied */
-        return 0;
-    case __NR_shmdt: return a == SHARED_ADDRESS ? refuse(block, -EPERM) : 1;
+        return fail(block, -EINVAL); /* as where memory is occupied */
+    case __NR_close:
+    case __NR_dup:
+    case __NR_fcntl: return is_kept(a) ? fail(block, -EBADF) : 1;
+    case __NR_dup2:
+    case __NR_dup3: return is_kept(a) || is_kept(b) ? fail(block, -EBADF) : 1;
     case __NR_process_vm_writev: return writes_executive(block) ? refuse(block, -EPERM) : 1;
     case __NR_process_madvise: return refuse(block, -EPERM);
     case __NR_ptrace: return may_trace(block) ? 1 : refuse(block, -EPERM);
     case __NR_prctl:
-        if (a == ORBIT_PRCTL_GATE) {
-            block->rax = (u64)executive_start;
-            return 0;
-        }
+        if (a == ORBIT_PRCTL_GATE) return fail(block, (i64)executive_start);
         return a == PR_SET_SYSCALL_USER_DISPATCH ? refuse(block, -EINVAL) : 1;
     case __NR_arch_prctl: return a == ARCH_SET_GS || a == ARCH_GET_GS ? refuse(block, -EPERM) : 1;
     case __NR_io_uring_setup: return options & OPTION_IO_URING ? 1 : refuse(block, -ENOSYS);

@@ -114,6 +114,50 @@ static void file_was_opened(struct block *block, u32 index, u64 flags) {
     block->rax = call_for_guest(call);
 }
 
+/* All numbers of the range but the kept ones. */
+static int close_range(struct block *block) {
+    u64 first = block->call[1], last = block->call[2];
+    if (first > last || first >= kept + KEPT || last < kept) return ENTER_KERNEL;
+    u64 call[7];
+    memcpy(call, block->call, sizeof call);
+    if (first < kept) {
+        call[2] = kept - 1;
+        block->rax = call_for_guest(call);
+        if (block->rax || last < kept + KEPT) return ENTER_DONE;
+        call[3] &= ~2ul; /* CLOSE_RANGE_UNSHARE: done */
+    }
+    /* Where nothing is left the kernel judges the flags. */
+    call[1] = last < kept + KEPT ? ~0u : kept + KEPT;
+    call[2] = last < kept + KEPT ? ~0u : last;
+    return answer(block, call_for_guest(call));
+}
+
+/* Of entries in /proc/PID/fd, those of the kept descriptors are taken out. */
+static void list_was_read(struct block *block) {
+    u64 about[16] = {0}; /* struct statfs, whose first word is the kind */
+    char names[KEPT][24];
+    for (u32 i = 0; i < KEPT; i++) append_number(names[i], kept + i);
+    do {
+        u8 *list = (u8 *)block->call[2];
+        u64 bytes = block->rax, taken = 0;
+        for (u64 at = 0, length; at < bytes; at += length) {
+            /* struct linux_dirent64: 16 bytes, the entry's length, its kind, its name */
+            const u8 *entry = list + at;
+            const char *name = (const char *)entry + 19;
+            length = *(const u16 *)(entry + 16);
+            if (!length) break;
+            int is_own = entry[18] != 4 /* DT_DIR */ && (same_string(name, names[0]) || same_string(name, names[1]));
+            if (is_own && !about[0]) SYS2(__NR_fstatfs, block->call[1], about);
+            if (is_own && about[0] == PROC_SUPER_MAGIC) taken += length;
+            else if (taken) memcpy(list + at - taken, entry, length);
+        }
+        block->rax = bytes - taken;
+        /* None is left, which would mean the end. */
+        if (!block->rax && taken) block->rax = call_for_guest(block->call);
+        else return;
+    } while ((i64)block->rax > 0);
+}
+
 int special(struct block *block) {
     if (!may_pass(block)) return ENTER_DONE;
     if ((options & OPTION_VIRTUAL_TIME) && virtual_time(block) == ENTER_DONE) return ENTER_DONE;
@@ -140,9 +184,7 @@ int special(struct block *block) {
     case __NR_seccomp: return set_filter(block);
     case __NR_exit: exit_thread(block, block->call[1]);
     case __NR_exit_group: close_slots(block); return ENTER_KERNEL;
-    case __NR_setuid: share_with(block->call[1]); return ENTER_KERNEL;
-    case __NR_setreuid:
-    case __NR_setresuid: share_with(block->call[2]); return ENTER_KERNEL;
+    case __NR_close_range: return close_range(block);
     }
     return ENTER_KERNEL;
 }
@@ -179,6 +221,7 @@ void special_after(struct block *block) {
     case __NR_creat: return file_was_opened(block, 1, O_WRONLY);
     case __NR_openat: return file_was_opened(block, 2, block->call[3]);
     case __NR_mmap: return was_mapped(block);
+    case __NR_getdents64: return block->rax ? list_was_read(block) : (void)0;
     case __NR_munmap: return free_sites(block->call[1], (block->call[2] + 4095) & ~4095ul);
     case __NR_openat2:
         return copy_in(&flags, block->call[3], sizeof flags) ? (void)0 : file_was_opened(block, 2, flags);

@@ -8,8 +8,8 @@
 #define HWCAP2_FSGSBASE 2
 
 u8 first_stack[32768] __attribute__((aligned(64)));
-char shared_id[48];
-u64 shared_number, executive_key;
+char session_id[48];
+u64 kept, executive_key;
 
 /* What follows argv[3] of the executive is the guest's; scripts put words in front of it. */
 struct words {
@@ -34,21 +34,25 @@ static const char *next_part(const char *text) {
 
 /*
  * What cannot attach the session's memory would run without rules: it does not run. `id`: the
- * number, a plus sign for those who want the other, then what the executive is known by.
+ * first of the kept descriptors, a plus sign for those who want the other, then what the executive
+ * is known by.
  */
 static void attach(const char *id) {
     u32 fails_open = 0;
+    u64 about[18] = {0}; /* struct stat, whose size is at 48 */
     for (const char *at = id; *at; at++) {
         fails_open |= *at == '+';
         if (*at == ':') executive_key = number_of(at + 1);
     }
-    append_string(shared_id, id, sizeof shared_id);
-    shared_number = number_of(id);
-    i64 at = SYS3(__NR_shmat, shared_number, SHARED_ADDRESS, 0);
-    if (at == -EACCES) die("a guest that changed its user may not start programs: its policy would be lost", "", at);
+    append_string(session_id, id, sizeof session_id);
+    kept = number_of(id);
+    i64 at = SYS2(__NR_fstat, kept, about);
+    u64 bytes = about[6];
+    if (!at && bytes >= RINGS_OFFSET && bytes <= SHARED_BYTES)
+        at = SYS6(__NR_mmap, SHARED_ADDRESS, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, kept, 0);
     if (at != SHARED_ADDRESS && !fails_open)
-        die("the session's shared memory cannot be attached (its host has exited, or the program left the IPC "
-            "namespace), and a program without its rules does not run (--fail-open: it does)",
+        die("the session's shared memory cannot be attached (its descriptor is gone, or there is no address space "
+            "for it), and a program without its rules does not run (--fail-open: it does)",
             "", at);
     if (at != SHARED_ADDRESS) {
         at = SYS6(__NR_mmap, SHARED_ADDRESS, SHARED_BYTES, PROT_READ | PROT_WRITE,
@@ -95,7 +99,13 @@ static void set_flags(void) {
         __NR_mmap,
         __NR_mremap,
         __NR_shmat,
-        __NR_shmdt,
+        __NR_close,
+        __NR_close_range,
+        __NR_dup,
+        __NR_dup2,
+        __NR_dup3,
+        __NR_fcntl,
+        __NR_getdents64,
         __NR_process_vm_writev,
         __NR_process_madvise,
         __NR_ptrace,
@@ -103,9 +113,6 @@ static void set_flags(void) {
         __NR_seccomp,
         __NR_arch_prctl,
         __NR_io_uring_setup,
-        __NR_setuid,
-        __NR_setreuid,
-        __NR_setresuid,
         462,
     };
     static const u16 clock_numbers[] = {

@@ -11,12 +11,13 @@ use crate::shared::{
 };
 use crate::time::{Jump, Speed};
 use orbit_linux::child::Exit;
+use orbit_linux::rlimit::{self, Resource};
 use orbit_linux::{clock, descriptors, dispatch, futex, memfd, pidfd, poll, signals};
 use serde::Serialize;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
@@ -47,8 +48,8 @@ pub struct Options {
     pub no_rewrite: bool,
     /// Takes every call through the executive's C code, as if each had a rule (for measurements).
     pub save_all: bool,
-    /// A program that cannot attach the session's memory (its host has exited, or it left the IPC
-    /// namespace) runs without rules. Else it does not run.
+    /// A program that cannot attach the session's memory (its descriptor was taken away) runs
+    /// without rules. Else it does not run.
     pub fail_open: bool,
     /// Lets io_uring pass, whose operations are not seen.
     pub io_uring: bool,
@@ -153,8 +154,8 @@ impl Session {
     /// `arguments[0]` is the program: a path, or a name that is searched in `PATH`.
     ///
     /// # Errors
-    /// A sentence in an `io::Error`: no such program, dispatch or System V shared memory not
-    /// available.
+    /// A sentence in an `io::Error`: no such program, dispatch not available, no room for the
+    /// session's descriptors.
     pub fn start(options: &Options, arguments: &[OsString]) -> io::Result<Session> {
         Session::start_with(options, arguments, |_| ())
     }
@@ -203,13 +204,17 @@ impl Session {
         let image = memfd::program("hijack", EXECUTIVE)?;
         let program_fd = file.as_raw_fd();
         let mut command = Command::new(format!("/proc/self/fd/{}", image.as_raw_fd()));
-        let attach = format!("{}{}:{}", memory.id(), if options.fail_open { "+" } else { "" }, identity(&image)?);
+        let kept = kept_numbers()?;
+        let attach = format!("{kept}{}:{}", if options.fail_open { "+" } else { "" }, identity(&image)?);
         command.arg0("hijack").arg(attach).arg(program_fd.to_string()).arg(&path).args(arguments);
-        // SAFETY: the closure makes two system calls, on a descriptor that is open in the child and
-        // its own mask. A stop that comes before the executive has its handler waits.
+        let files = [memory.file().as_raw_fd(), image.as_raw_fd()];
+        // SAFETY: the closure makes system calls, on its limit, its mask, and descriptors that are
+        // open in the child, since this function keeps them until it is made. A stop that comes
+        // before the executive has its handler waits.
         unsafe {
             command.pre_exec(move || {
                 signals::Set::of([libc::SIGSYS]).block();
+                keep(kept, files.map(|file| BorrowedFd::borrow_raw(file)))?;
                 descriptors::inherit(program_fd)
             });
         }
@@ -343,6 +348,37 @@ fn filters_refused(stat: impl Fn(usize) -> u64) -> std::collections::BTreeMap<St
     let counted =
         FILTERS_REFUSED.iter().enumerate().map(|(nth, why)| ((*why).to_owned(), stat(FIRST_OF_FILTERS + nth)));
     counted.filter(|(_, count)| *count > 0).collect()
+}
+
+/// Descriptors that guests keep open over exec.
+const KEPT: RawFd = 2;
+
+/// Two numbers for the descriptors that guests keep: not open here, and above the limit of
+/// descriptors where that can be raised, so that guests come to none of them by counting. Not far
+/// up, since fork copies the table.
+fn kept_numbers() -> io::Result<RawFd> {
+    let (soft, hard) = rlimit::get(0, Resource::Files)?;
+    let is_above = (256..=4096).contains(&soft) && hard >= soft + KEPT as u64;
+    let first = if is_above { soft as RawFd } else { soft.min(1024) as RawFd - KEPT };
+    let is_free = |first: &RawFd| (0..KEPT).all(|nth| !descriptors::is_open(first + nth));
+    let none = || io::Error::other("no room for two descriptors: raise the limit of open files (ulimit -n)");
+    (3..=first).rev().find(is_free).ok_or_else(none)
+}
+
+/// In the child, before exec: the descriptors under the numbers for them. Async-signal-safe.
+fn keep(first: RawFd, files: [BorrowedFd<'_>; KEPT as usize]) -> io::Result<()> {
+    let (soft, hard) = rlimit::get(0, Resource::Files)?;
+    let needed = (first + KEPT) as u64;
+    if needed > soft {
+        rlimit::set(0, Resource::Files, needed, hard)?;
+    }
+    for (number, file) in (first..).zip(files) {
+        if descriptors::is_open(number) {
+            return Err(io::Error::from_raw_os_error(libc::EBUSY));
+        }
+        descriptors::put_at(file, number, true)?;
+    }
+    rlimit::set(0, Resource::Files, soft, hard)
 }
 
 /// What the executive knows its own file by; see `identity` in `executive/hints.c`.

@@ -3,11 +3,13 @@
 //! Guests can write any of it at any time, so it is read by volatile loads only, once, and every
 //! value is checked.
 
-use orbit_linux::segment::Segment;
+use orbit_linux::map::Mapping;
+use orbit_linux::memfd;
 use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
 
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 5;
 /// From `hint_generation` to the end of `struct extension_memory`.
 const HINTS_BYTES: usize = 64 + 32 * 8 + 32 * 128 * 8;
 pub(crate) const MAX_CALLS: usize = 512;
@@ -198,38 +200,43 @@ const OBJECT_OFFSET: usize = EXTENSION_OFFSET + ((size_of::<Extension>() + 4095)
 const RINGS_OFFSET: usize = OBJECT_OFFSET + OBJECT_LIMIT;
 const _: () = assert!(size_of::<RawQuestion>() == 480 && size_of::<Inspection>() == 256);
 
-/// The segment of one session.
+/// The memory of one session: a file without a name, of a sealed size, which guests inherit.
 pub(crate) struct Memory {
-    segment: Segment,
+    file: OwnedFd,
+    mapping: Mapping,
 }
 
 impl Memory {
-    /// Makes the segment; `fill` sets what guests only read, before any guest has it. `object` is
+    /// Makes the memory; `fill` sets what guests only read, before any guest has it. `object` is
     /// the image of the policy object, at most `OBJECT_LIMIT` bytes. With `rings` threads can
     /// trace.
     pub fn create(object: &[u8], rings: bool, fill: impl FnOnce(&mut Shared)) -> io::Result<Memory> {
         assert!(object.len() <= OBJECT_LIMIT);
-        let segment = Segment::create(RINGS_OFFSET + if rings { MAX_SLOTS * RING_BYTES } else { 0 })?;
-        // SAFETY: the segment has OBJECT_LIMIT bytes for the image there, and nothing else has
-        // attached it yet.
-        unsafe { segment.as_ptr().add(OBJECT_OFFSET).copy_from_nonoverlapping(object.as_ptr(), object.len()) };
-        // SAFETY: the segment is zeroed, aligned to pages, larger than `Shared`, and nothing else
-        // has attached it yet; zeroes are valid for every field.
-        fill(unsafe { &mut *segment.as_ptr().cast::<Shared>() });
-        Ok(Memory { segment })
+        let bytes = RINGS_OFFSET + if rings { MAX_SLOTS * RING_BYTES } else { 0 };
+        let file = memfd::create("hijack-session", bytes, true)?;
+        // A guest that makes it shorter would kill the host, and all others.
+        memfd::seal_size(file.as_fd())?;
+        let mapping = Mapping::shared(file.as_fd(), bytes, true, false)?;
+        // SAFETY: the mapping has OBJECT_LIMIT bytes for the image there, and nothing else has
+        // mapped the file yet.
+        unsafe { mapping.as_ptr().add(OBJECT_OFFSET).copy_from_nonoverlapping(object.as_ptr(), object.len()) };
+        // SAFETY: the mapping is zeroed, aligned to pages, larger than `Shared`, and nothing else
+        // has mapped the file yet; zeroes are valid for every field.
+        fill(unsafe { &mut *mapping.as_ptr().cast::<Shared>() });
+        Ok(Memory { file, mapping })
     }
 
-    pub fn id(&self) -> i32 {
-        self.segment.id()
+    pub fn file(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 
     /// Calls by number, of all threads that were and are.
     pub fn counts(&self) -> [u64; MAX_CALLS] {
         let limit = self.slot_limit();
-        // SAFETY: the counters lie in the segment, between the structure and the extension; they
+        // SAFETY: the counters lie in the mapping, between the structure and the extension; they
         // are aligned, and guests write them by single stores.
         let slots: &[[AtomicU64; MAX_CALLS]] =
-            unsafe { std::slice::from_raw_parts(self.segment.as_ptr().add(COUNTS_OFFSET).cast(), limit) };
+            unsafe { std::slice::from_raw_parts(self.mapping.as_ptr().add(COUNTS_OFFSET).cast(), limit) };
         let all = || slots.iter().chain(std::iter::once(&self.shared().counts));
         std::array::from_fn(|nr| all().fold(0u64, |sum, counts| sum.wrapping_add(counts[nr].load(Ordering::Relaxed))))
     }
@@ -253,20 +260,20 @@ impl Memory {
     /// How often rule `index` matched and acted.
     pub fn rule_counts(&self, index: usize) -> (u64, u64) {
         let rule = &raw const self.shared().rules[index];
-        // SAFETY: the rule lies in the segment; guests change the two words meanwhile, hence
+        // SAFETY: the rule lies in the mapping; guests change the two words meanwhile, hence
         // volatile.
         unsafe { ((&raw const (*rule).matched).read_volatile(), (&raw const (*rule).applied).read_volatile()) }
     }
 
     /// Copies `to.len()` bytes that begin `at` bytes into the stream of a slot's ring.
     pub fn copy_ring(&self, slot: usize, at: u64, to: &mut [u8]) {
-        assert!(slot < MAX_SLOTS && to.len() <= RING_BYTES && self.segment.len() > RINGS_OFFSET);
+        assert!(slot < MAX_SLOTS && to.len() <= RING_BYTES && self.mapping.len() > RINGS_OFFSET);
         let within = (at % RING_BYTES as u64) as usize;
         let first = to.len().min(RING_BYTES - within);
-        // SAFETY: the ring lies in the segment, checked above; both parts lie in the ring. Guests
+        // SAFETY: the ring lies in the mapping, checked above; both parts lie in the ring. Guests
         // may write it meanwhile; bytes have no invalid values, and the caller checks them.
         unsafe {
-            let ring = self.segment.as_ptr().add(RINGS_OFFSET + slot * RING_BYTES).cast_const();
+            let ring = self.mapping.as_ptr().add(RINGS_OFFSET + slot * RING_BYTES).cast_const();
             std::ptr::copy_nonoverlapping(ring.add(within), to.as_mut_ptr(), first);
             std::ptr::copy_nonoverlapping(ring, to.as_mut_ptr().add(first), to.len() - first);
         }
@@ -286,15 +293,15 @@ impl Memory {
     }
 
     fn extension(&self) -> &Extension {
-        // SAFETY: the extension lies in the segment, page-aligned, and all that is read of it are
+        // SAFETY: the extension lies in the mapping, page-aligned, and all that is read of it are
         // atomics.
-        unsafe { &*self.segment.as_ptr().add(EXTENSION_OFFSET).cast::<Extension>() }
+        unsafe { &*self.mapping.as_ptr().add(EXTENSION_OFFSET).cast::<Extension>() }
     }
 
     fn shared(&self) -> &Shared {
-        // SAFETY: the segment is attached as long as `self` is, aligned and large enough. What
+        // SAFETY: the mapping lives as long as `self`, aligned and large enough. What
         // guests write is reached through atomics; plain fields are read by `rule_counts` only,
         // volatile.
-        unsafe { &*self.segment.as_ptr().cast::<Shared>() }
+        unsafe { &*self.mapping.as_ptr().cast::<Shared>() }
     }
 }

@@ -5,6 +5,7 @@ mod common;
 use common::{guest, has, run};
 use orbit_hijack::Options;
 use orbit_hijack::rules::Rules;
+use orbit_linux::rlimit::{self, Resource};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
@@ -36,19 +37,92 @@ fn bits_above_the_kernels_are_no_way_round() {
     assert!(victim.exists());
 }
 
-#[test]
-fn outside_the_ipc_namespace_nothing_runs_without_rules() {
-    let available = std::process::Command::new("unshare").args(["-i", "true"]).output();
-    if !has("unshare") || !available.is_ok_and(|done| done.status.success()) {
-        println!("SKIP: needs the right to make an IPC namespace");
-        return;
+/// Whether this succeeds without the executive; says so if not.
+fn is_possible(words: &[&str], what: &str) -> bool {
+    let done = std::process::Command::new(words[0]).args(&words[1..]).stdin(std::process::Stdio::null()).output();
+    let is_possible = done.is_ok_and(|done| done.status.success());
+    if !is_possible {
+        println!("SKIP: needs {what}");
     }
+    is_possible
+}
+
+/// A program that removes a file meets the rule: it fails, and the file is there.
+fn is_denied(words: &[&str], victim: &Path) {
+    let run = run(&denies_unlink(), words);
+    assert_eq!((run.outcome.status, run.outcome.rules[0].2), (1, 1), "{words:?}");
+    assert!(victim.exists(), "{words:?}");
+}
+
+#[test]
+fn rules_go_along_into_namespaces_other_users_and_roots() {
     let victim = victim("namespace-victim");
-    let words = ["unshare", "-i", "rm", "-f", victim.to_str().expect("a path")];
-    assert_eq!(run(&denies_unlink(), &words).outcome.status, 120);
-    assert!(victim.exists());
-    assert_eq!(run(&Options { fail_open: true, ..denies_unlink() }, &words).outcome.status, 0);
+    let remove = ["rm", "-f", victim.to_str().expect("a path")];
+    for (way, what) in [
+        (&["unshare", "-i"][..], "the right to make an IPC namespace"),
+        (&["unshare", "-rimnpuf"], "the right to make namespaces of all kinds"),
+        (&["setpriv", "--reuid", "65534", "--clear-groups"], "the right to become another user"),
+        (&["setpriv", "--reuid", "65534", "--clear-groups", "unshare", "-ri"], "namespaces of ordinary users"),
+        (&["firejail", "--quiet", "--noprofile"], "a firejail that works"),
+    ] {
+        if is_possible(&[way, &["true"]].concat(), what) {
+            is_denied(&[way, &remove].concat(), &victim);
+        }
+    }
+}
+
+#[test]
+fn a_program_starts_by_the_kept_descriptor_whatever_proc_is() {
+    let (root, program) = (victim("root-without-proc"), guest("kept", &["-static"]));
+    std::fs::remove_file(&root).expect("removed");
+    std::fs::create_dir_all(&root).expect("a folder");
+    std::fs::copy(&program, root.join("kept")).expect("copied");
+    std::fs::write(root.join("victim"), "x").expect("written");
+    let path = root.to_str().expect("a path");
+    // Natively it removes a file that the test then makes again.
+    let chroot = ["unshare", "-r", "chroot", path, "/kept", "unlink", "/victim"];
+    if is_possible(&chroot, "the right to make a user namespace") {
+        std::fs::write(root.join("victim"), "x").expect("written");
+        is_denied(&chroot, &root.join("victim"));
+    }
+    let forged = "mount -t tmpfs none /proc && mkdir /proc/self && cp /bin/true /proc/self/exe && exec \"$@\"";
+    let forged = ["unshare", "-rm", "sh", "-c", forged, "sh", program.to_str().expect("a path"), "unlink"];
+    let victim = victim("forged-victim");
+    let forged = [&forged[..], &[victim.to_str().expect("a path")]].concat();
+    if is_possible(&forged, "the right to make a mount namespace") {
+        std::fs::write(&victim, "x").expect("written");
+        is_denied(&forged, &victim);
+    }
+    std::fs::remove_dir_all(&root).expect("removed");
+}
+
+#[test]
+fn what_lost_its_session_by_force_does_not_run() {
+    let (program, victim) = (guest("kept", &[]), victim("forced-victim"));
+    let path = program.to_str().expect("a path");
+    let words = |nth| [path, "away", nth, path, "unlink", victim.to_str().expect("a path")];
+    let memory = run(&denies_unlink(), &words("0"));
+    assert_eq!((memory.outcome.status, memory.stdout.as_str()), (120, "closed 0\n"));
+    let image = run(&denies_unlink(), &words("1"));
+    assert_eq!((image.outcome.status, image.stdout.as_str()), (9, "closed 0\nEACCES\n"));
+    assert_eq!((image.outcome.refused, victim.exists()), (1, true));
+    assert_eq!(run(&Options { fail_open: true, ..denies_unlink() }, &words("0")).outcome.status, 0);
     assert!(!victim.exists(), "with fail_open it ran, without rules");
+}
+
+#[test]
+fn the_sessions_descriptors_are_numbers_that_are_not_open() {
+    let program = guest("kept", &[]);
+    let path = program.to_str().expect("a path");
+    let (soft, hard) = rlimit::get(0, Resource::Files).expect("a limit");
+    // The host puts them above its limit, or below where that is high or cannot be raised.
+    for limit in [300, 1024, 5000] {
+        rlimit::set(0, Resource::Files, hard.min(limit), hard).expect("a limit");
+        let native = std::process::Command::new(path).arg("unseen").stdin(std::process::Stdio::null()).output();
+        let native = native.expect("it runs");
+        assert_eq!(run(&Options::default(), &[path, "unseen"]).stdout, String::from_utf8_lossy(&native.stdout));
+    }
+    rlimit::set(0, Resource::Files, soft, hard).expect("a limit");
 }
 
 #[test]

@@ -239,6 +239,8 @@ fn made(question: &Question) -> Option<PathBuf> {
 fn held(pid: u32) -> Held {
     let links = std::fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     let names = links.filter_map(|link| std::fs::read_link(link.path()).ok());
+    // What the session keeps open is not the program's.
+    let names = names.filter(|name| !name.as_os_str().as_encoded_bytes().starts_with(b"/memfd:hijack"));
     let descriptors = names.map(|name| {
         let name = name.display().to_string();
         // `pipe:[123]`: the number differs in each run.
