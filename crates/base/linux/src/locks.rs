@@ -1,10 +1,39 @@
-//! Locks on files: the holder of one that a process waits for, from `/proc/locks`.
+//! Locks on files: the holder of one that a process waits for, from `/proc/locks`; and locks that
+//! show whether a process lives, whatever PID namespace it is in.
 
-use crate::procfs;
 use crate::stat::Stat;
+use crate::{check_int, procfs};
 use std::fs;
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind};
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::MetadataExt;
+
+/// Has this process hold a lock of one byte of a file, until it ends, or closes any descriptor of
+/// that file. Needs a descriptor that can be written.
+///
+/// # Errors
+/// `EAGAIN`: another process holds it.
+pub fn set(fd: BorrowedFd<'_>, at: i64) -> io::Result<()> {
+    let lock = byte(at);
+    // SAFETY: the structure outlives the call.
+    check_int(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETLK, &raw const lock) }).map(|_| ())
+}
+
+/// Whether another process holds the lock of this byte of the file.
+///
+/// # Errors
+/// Those of `fcntl(F_GETLK)`.
+pub fn is_held(fd: BorrowedFd<'_>, at: i64) -> io::Result<bool> {
+    let mut lock = byte(at);
+    // SAFETY: the structure outlives the call, which fills it.
+    check_int(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETLK, &raw mut lock) })?;
+    Ok(lock.l_type != libc::F_UNLCK as libc::c_short)
+}
+
+fn byte(at: i64) -> libc::flock {
+    let (kind, whence) = (libc::F_WRLCK as libc::c_short, libc::SEEK_SET as libc::c_short);
+    libc::flock { l_type: kind, l_whence: whence, l_start: at, l_len: 1, l_pid: 0 }
+}
 
 /// Processes that hold a lock on the file behind a descriptor of a process that waits for one;
 /// nothing if that is not known: of locks of open files (`F_OFD_SETLK`) the kernel names no
@@ -95,7 +124,7 @@ fn shows_lock(pid: i32, inode: u64) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsRawFd;
+    use std::os::fd::AsFd;
     use std::os::unix::process::CommandExt;
     use std::process::Command;
     use std::time::Duration;
@@ -107,6 +136,28 @@ mod tests {
                     EOF\nrubbish\n";
         let taker = |waiter, inode| blocker(text, waiter, inode).map(|h| h.taker);
         assert_eq!((taker(11, 77), taker(12, 78), taker(13, 77), taker(11, 78)), (Some(10), Some(-1), None, None));
+    }
+
+    #[test]
+    fn a_lock_shows_whether_its_process_lives() {
+        let name = std::env::temp_dir().join(format!("orbit-locks-lives-{}", std::process::id()));
+        let file = fs::File::options().read(true).write(true).create(true).truncate(true).open(&name).expect("a file");
+        fs::remove_file(&name).expect("removed");
+        let held = || is_held(file.as_fd(), 7).expect("asked");
+        let mut sleeper = Command::new("sleep");
+        let number = file.as_raw_fd();
+        // SAFETY: the closure makes system calls, on a descriptor that the child inherits.
+        unsafe {
+            sleeper.arg("60").pre_exec(move || {
+                crate::descriptors::inherit(number)?;
+                set(BorrowedFd::borrow_raw(number), 7)
+            });
+        }
+        let mut sleeper = sleeper.spawn().expect("a process");
+        let while_it_lives = (held(), set(file.as_fd(), 7).is_err(), is_held(file.as_fd(), 6).expect("asked"));
+        sleeper.kill().expect("killed");
+        sleeper.wait().expect("its end");
+        assert_eq!((while_it_lives, held()), ((true, true, false), false), "over exec, and until its end");
     }
 
     #[test]

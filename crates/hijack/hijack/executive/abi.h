@@ -100,10 +100,14 @@ struct rule {
 #define ACTION_PASS 6 /* later rules are not asked */
 #define ACTION_ASK 7  /* the host decides: pass, or an answer */
 
-/* One thread of a guest, and its ring. A ring has one writer (the thread) and one reader (the
- * host). */
+/*
+ * One thread of a guest, and its ring. A ring has one writer (the thread) and one reader (the
+ * host). Processes of a session have numbers from 1, since ids say nothing in another PID
+ * namespace. While calls are traced each process that lives holds a lock of the session's file
+ * (fcntl) at its number, and the host holds one at 0: the kernel releases it with its process.
+ */
 struct slot {
-    u32 state; /* SLOT_*; the guest claims FREE and sets DONE, the host sets FREE */
+    u32 state; /* SLOT_*, and the process' number above; the guest claims FREE and sets DONE, the host sets FREE */
     u32 tid;
     u32 pid;
     u32 pad;
@@ -113,9 +117,10 @@ struct slot {
     u64 tail; /* bytes read; written by the host */
     u64 pad2[7];
 };
-#define SLOT_FREE 0
-#define SLOT_USED 1
-#define SLOT_DONE 2
+#define SLOT_FREE 0u
+#define SLOT_USED 1u
+#define SLOT_DONE 2u
+#define SLOT(state, process) ((state) | (process) << 2)
 
 enum statistic {
     STAT_TRAPS, /* SIGSYS of dispatch */
@@ -155,7 +160,7 @@ struct object_description {
 struct shared_memory {
     u64 counts[MAX_CALLS]; /* of threads without a slot */
     u64 stats[STAT_LIMIT];
-    u32 version, host_pid, options, threshold;
+    u32 version, processes, options, threshold; /* processes: how many there were */
     u32 bell;       /* futex: guests wake the host */
     u32 slot_limit; /* slots at and above were never claimed */
     u32 first;      /* 1 until the first guest has begun */

@@ -86,6 +86,7 @@ struct block {
     u64 object_sp;        /* stack to return to from the policy object; 0: it does not run */
     u32 tid, pid;
     u32 index;       /* of this block */
+    u32 process;     /* number in the session: see `struct slot` */
     u32 sys_blocked; /* whether SIGSYS seems blocked */
     u32 sys_next;    /* the same once the current call has succeeded */
     u32 deferred_signal;
@@ -305,6 +306,9 @@ i64 check_program(i64 file, u32 depth);
 char *script_line(char *text, char **argument);
 
 /* trace.c */
+/* The process' number: a new one, or, after exec, the one it had. */
+void begin_process(struct block *block, u32 known);
+int host_is_alive(void);
 void open_slot(struct block *block, i64 parent, i64 kind);
 void close_slot(struct block *block);
 /* All slots of the process, which ends. Not where calls are traced: then the host does it. */

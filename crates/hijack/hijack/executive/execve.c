@@ -4,7 +4,8 @@
  * rejected first: afterwards there is nobody to return to.
  *
  * Arguments of the executive: "hijack", id of the session, descriptor and (behind commas) the mask
- * of ignored signals and the descriptor of its seccomp filters, name, then the guest's.
+ * of ignored signals, the process' number and the descriptor of its seccomp filters, name, then the
+ * guest's.
  */
 #include "block.h"
 #include <linux/stat.h>
@@ -124,7 +125,8 @@ i64 do_execve(struct block *block, i64 directory, u64 path, u64 arguments, u64 e
     }
     set_name(name, directory, block->path);
     char *end = append_string(append_number(number, file), ",", 2);
-    end = append_number(end, ignored_signals(block));
+    end = append_string(append_number(end, ignored_signals(block)), ",", 2);
+    end = append_number(end, block->process);
     i64 filters = -1;
     if (block->filters) {
         filters = save_filters(block);

@@ -60,6 +60,8 @@ static const struct {
     {__NR_fcntl, 1, F_GETFD},
     {__NR_fcntl, 1, F_SETFD},
     {__NR_fcntl, 1, F_DUPFD_CLOEXEC},
+    {__NR_fcntl, 1, F_SETLK},
+    {__NR_fcntl, 1, F_GETLK},
     {__NR_process_vm_readv, 2, 1},
     {__NR_process_vm_writev, 2, 1},
     {__NR_execveat, 4, AT_EMPTY_PATH},

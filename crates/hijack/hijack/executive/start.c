@@ -311,6 +311,8 @@ void start(u64 *sp) {
     SYS1(__NR_close, file);
     set_thread_name(name);
     u32 first = __atomic_exchange_n(&shared->first, 0, __ATOMIC_ACQ_REL);
+    const char *known = next_part(argv[2]), *process = next_part(known), *filters = next_part(process);
+    begin_process(block, *process ? number_of(process + 1) : 0);
     open_slot(block, 0, 2);
     if (first) block->counts[__NR_execve]++;
     if (options & OPTION_TRACE) trace_first_exec(block, (u64)(argv + 4), (u64)environment, name, first);
@@ -337,7 +339,6 @@ void start(u64 *sp) {
     }
     show_guest(given[0], given[count - 1], environment, at - pairs * 2, pairs, (u64)stack);
 
-    const char *known = next_part(argv[2]), *filters = next_part(known);
     read_actions(block->table, known);
     if (*filters) load_filters(block, number_of(filters + 1));
     block->alternate = (struct alternate_stack){0, 0, 0, 0};

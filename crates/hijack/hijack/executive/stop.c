@@ -41,7 +41,7 @@ void stop_thread(struct block *block, struct context *context) {
         u64 wait[2] = {0, SLEEP_NS};
         SYS4(__NR_futex, &inspection->command, 0 /* FUTEX_WAIT, shared */, COMMAND_STOP, wait);
         /* Without its host nobody would wake it. */
-        if (SYS2(__NR_kill, shared->host_pid, 0) == -ESRCH) break;
+        if (!host_is_alive()) break;
     }
     copy_registers_in(context, (u64 *)inspection->registers);
     block->stepping = command == COMMAND_STEP;

@@ -179,6 +179,7 @@ void child_start(struct block *block) {
         catch_dispatch();
         if (has_object) catch_faults();
     }
+    if (!(flags & CLONE_THREAD)) begin_process(block, 0);
     if ((flags & CLONE_VM) && !(flags & CLONE_VFORK)) block->alternate = (struct alternate_stack){0, 0, 0, 0};
     open_slot(block, block->parent_tid, flags & CLONE_THREAD ? 0 : 1);
     arm(block);
@@ -221,6 +222,7 @@ i64 clone_thread(struct block *block, i64 number) {
     child->child_mask = before;
     child->child_flags = flags;
     child->parent_tid = block->tid;
+    child->process = block->process;
     child->sys_blocked = block->sys_blocked;
     /* Another thread may install a filter for all threads, of which this is one from here on. */
     lock_sites();

@@ -7,6 +7,29 @@
 
 #define WAIT_NS 20000000 /* between two checks whether the host is still there */
 
+#define F_WRLCK 1
+#define F_UNLCK 2
+
+/* Sets or asks for the lock of a process: see `struct slot`. Returns its type. */
+static i64 lock_of(u64 operation, u32 process) {
+    struct {
+        u16 type, whence;
+        u32 pad;
+        i64 start, length;
+        i32 pid, pad1;
+    } lock = {F_WRLCK, 0, 0, process, 1, 0, 0};
+    SYS3(__NR_fcntl, kept, operation, &lock);
+    return lock.type;
+}
+
+int host_is_alive(void) { return lock_of(F_GETLK, 0) != F_UNLCK; }
+
+void begin_process(struct block *block, u32 known) {
+    block->process = known ? known : __atomic_add_fetch(&shared->processes, 1, __ATOMIC_RELAXED);
+    /* After exec too: threads that shared the descriptors may have had the lock. */
+    if (options & OPTION_TRACE) lock_of(F_SETLK, block->process);
+}
+
 static u8 *ring_of(volatile struct slot *slot) {
     return (u8 *)(SHARED_ADDRESS + RINGS_OFFSET + (slot - shared->slots) * RING_BYTES);
 }
@@ -38,7 +61,7 @@ static int wait_for_room(volatile struct slot *slot, u64 head, u64 bytes) {
             i64 seconds, nanoseconds;
         } wait = {0, WAIT_NS};
         SYS4(__NR_futex, &slot->tail, 0 /* FUTEX_WAIT, shared */, (u32)tail, &wait);
-        if (slot->tail == tail && SYS2(__NR_kill, shared->host_pid, 0) == -ESRCH) options &= ~OPTION_TRACE;
+        if (slot->tail == tail && !host_is_alive()) options &= ~OPTION_TRACE;
     }
 }
 
@@ -194,12 +217,14 @@ void trace_first_exec(struct block *block, u64 arguments, u64 environment, const
 static volatile struct slot *claim(struct block *block) {
     u32 limit = shared->slot_limit < MAX_SLOTS ? shared->slot_limit : MAX_SLOTS;
     for (u32 i = 0; i < limit; i++)
-        if (shared->slots[i].tid == block->tid && shared->slots[i].state == SLOT_USED) return &shared->slots[i];
+        if (shared->slots[i].tid == block->tid && shared->slots[i].state == SLOT(SLOT_USED, block->process))
+            return &shared->slots[i];
     for (u32 i = 0; i < MAX_SLOTS; i++) {
         volatile struct slot *slot = &shared->slots[i];
         u32 free = SLOT_FREE;
         if (slot->state != SLOT_FREE ||
-            !__atomic_compare_exchange_n(&slot->state, &free, SLOT_USED, 0, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED))
+            !__atomic_compare_exchange_n(&slot->state, &free, SLOT(SLOT_USED, block->process), 0, __ATOMIC_ACQ_REL,
+                                         __ATOMIC_RELAXED))
             continue;
         slot->tid = block->tid;
         u32 seen = shared->slot_limit;
@@ -211,8 +236,23 @@ static volatile struct slot *claim(struct block *block) {
     return NULL;
 }
 
+/* What is in a ring the host has yet to read; without a trace nobody reads it. */
+static void end_slot(struct block *block, volatile struct slot *slot) {
+    u32 state = options & OPTION_TRACE ? SLOT(SLOT_DONE, block->process) : SLOT_FREE;
+    __atomic_store_n(&slot->state, state, __ATOMIC_RELEASE);
+}
+
+/* All slots of the process but the thread's own: the threads are gone, or about to be. */
+static void end_others(struct block *block) {
+    u32 limit = shared->slot_limit < MAX_SLOTS ? shared->slot_limit : MAX_SLOTS;
+    for (u32 i = 0; i < limit; i++)
+        if (&shared->slots[i] != block->slot && shared->slots[i].state == SLOT(SLOT_USED, block->process))
+            end_slot(block, &shared->slots[i]);
+}
+
 void open_slot(struct block *block, i64 parent, i64 kind) {
     block->slot = claim(block);
+    if (kind == 2) end_others(block);
     if (!block->slot) return;
     block->counts = (u64 *)(SHARED_ADDRESS + COUNTS_OFFSET) + (block->slot - shared->slots) * MAX_CALLS;
     block->slot->pid = block->pid;
@@ -225,18 +265,13 @@ void open_slot(struct block *block, i64 parent, i64 kind) {
 }
 
 void close_slot(struct block *block) {
-    /* What is in the ring the host has yet to read; without a trace nobody reads it. */
-    u32 state = options & OPTION_TRACE ? SLOT_DONE : SLOT_FREE;
-    if (block->slot) __atomic_store_n(&block->slot->state, state, __ATOMIC_RELEASE);
+    if (block->slot) end_slot(block, block->slot);
     block->slot = NULL;
     block->counts = shared->counts;
 }
 
 void close_slots(struct block *block) {
-    u32 limit = shared->slot_limit < MAX_SLOTS ? shared->slot_limit : MAX_SLOTS;
     close_slot(block);
     /* Other threads may count a call or two more in a slot that is another's by then. */
-    for (u32 i = 0; i < limit; i++)
-        if (shared->slots[i].pid == block->pid && shared->slots[i].state == SLOT_USED)
-            shared->slots[i].state = SLOT_FREE;
+    end_others(block);
 }

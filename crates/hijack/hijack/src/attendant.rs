@@ -8,7 +8,7 @@ use crate::calls;
 use crate::control::Registers;
 use crate::rules::Asked;
 use crate::session::{ASK_LIMIT, Options};
-use crate::shared::{MAX_RULES, Memory, QUESTIONS, RawQuestion, SLOT_USED};
+use crate::shared::{MAX_RULES, Memory, QUESTIONS, RawQuestion, SLOT_USED, split_state};
 use orbit_linux::child::Exit;
 use orbit_linux::{futex, poll, sched, signals};
 use serde::Serialize;
@@ -303,7 +303,7 @@ impl Work {
         for slot in 0..self.memory.slot_limit() {
             let busy = self.memory.inspection(slot).busy.load(Ordering::Relaxed);
             let thread = self.memory.slot(slot);
-            if busy.is_multiple_of(2) || thread.state.load(Ordering::Acquire) != SLOT_USED {
+            if busy.is_multiple_of(2) || split_state(thread.state.load(Ordering::Acquire)).0 != SLOT_USED {
                 self.running.remove(&slot);
                 continue;
             }

@@ -6,7 +6,7 @@
 
 use crate::attendant::{VALUE_STOP, is_guest};
 use crate::session::Session;
-use crate::shared::{Inspection, SLOT_USED};
+use crate::shared::{Inspection, SLOT_USED, split_state};
 use orbit_linux::{futex, remote, signals};
 use std::io;
 use std::sync::atomic::Ordering;
@@ -82,7 +82,7 @@ impl Session {
         (0..self.memory.slot_limit()).filter_map(|index| {
             let slot = self.memory.slot(index);
             let (pid, tid) = (slot.pid.load(Ordering::Relaxed), slot.tid.load(Ordering::Relaxed));
-            let is_used = slot.state.load(Ordering::Acquire) == SLOT_USED;
+            let is_used = split_state(slot.state.load(Ordering::Acquire)).0 == SLOT_USED;
             (is_used && is_guest(pid, tid, self.image)).then_some((index, pid, tid))
         })
     }

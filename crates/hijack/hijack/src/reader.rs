@@ -4,16 +4,15 @@
 //! with a record that makes no sense is emptied, and counted in `Reader::damaged`.
 
 use crate::calls;
-use crate::shared::{Memory, RING_BYTES, SLOT_DONE, SLOT_FREE, SLOT_USED, Slot};
+use crate::shared::{Memory, RING_BYTES, SLOT_DONE, SLOT_FREE, SLOT_USED, Slot, split_state};
 use orbit_linux::futex;
-use orbit_linux::stat::Stat;
 use std::collections::HashMap;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 const HEADER: usize = 16;
 const MAX_RECORD: usize = 4096;
-/// How often threads that wrote nothing are checked for being alive.
+/// How often processes are checked for being alive.
 const CHECK_EVERY: Duration = Duration::from_millis(50);
 
 /// Bytes that a call's argument points to.
@@ -103,14 +102,14 @@ impl Reader {
         let mut is_used = false;
         for index in 0..memory.slot_limit() {
             let slot = memory.slot(index);
-            let state = slot.state.load(Ordering::Acquire);
+            let (state, process) = split_state(slot.state.load(Ordering::Acquire));
             if state == SLOT_FREE {
                 continue;
             }
             is_used = true;
             // Ended before what it wrote is taken: so nothing comes later.
             let has_ended =
-                state == SLOT_DONE || check && state == SLOT_USED && has_ended(slot.tid.load(Ordering::Relaxed));
+                state == SLOT_DONE || check && state == SLOT_USED && !memory.is_alive(process);
             self.drain(memory, index, slot, &mut events);
             if has_ended {
                 self.close(index, slot, &mut events);
@@ -169,14 +168,6 @@ impl Reader {
         slot.lost.store(0, Ordering::Relaxed);
         slot.tail.store(slot.head.load(Ordering::Relaxed), Ordering::Relaxed);
         slot.state.store(SLOT_FREE, Ordering::Release);
-    }
-}
-
-/// Whether no such thread exists, or only its entry in the table of processes.
-fn has_ended(tid: u32) -> bool {
-    match Stat::of(tid as i32) {
-        Ok(stat) => matches!(stat.state, 'Z' | 'X'),
-        Err(error) => error.kind() == std::io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ESRCH),
     }
 }
 

@@ -414,7 +414,6 @@ fn fill(shared: &mut Shared, options: &Options) {
         }
     }
     shared.version = VERSION;
-    shared.host_pid = std::process::id();
     shared.options = bits.into();
     shared.threshold = REWRITE_AT;
     shared.first = 1.into();

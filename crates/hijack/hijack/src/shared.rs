@@ -4,7 +4,7 @@
 //! value is checked.
 
 use orbit_linux::map::Mapping;
-use orbit_linux::memfd;
+use orbit_linux::{locks, memfd};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering};
@@ -110,6 +110,11 @@ pub(crate) const SLOT_FREE: u32 = 0;
 pub(crate) const SLOT_USED: u32 = 1;
 pub(crate) const SLOT_DONE: u32 = 2;
 
+/// What a slot's state says: `SLOT_*`, and the number of its process.
+pub(crate) fn split_state(state: u32) -> (u32, u32) {
+    (state & 3, state >> 2)
+}
+
 /// Where the policy object's parts are; see `struct object_description`.
 #[repr(C)]
 pub(crate) struct ObjectDescription {
@@ -171,7 +176,7 @@ pub(crate) struct Shared {
     pub counts: [AtomicU64; MAX_CALLS],
     pub stats: [AtomicU64; STATS],
     pub version: u32,
-    pub host_pid: u32,
+    processes: u32,
     pub options: AtomicU32,
     pub threshold: u32,
     pub bell: AtomicU32,
@@ -216,6 +221,8 @@ impl Memory {
         let file = memfd::create("hijack-session", bytes, true)?;
         // A guest that makes it shorter would kill the host, and all others.
         memfd::seal_size(file.as_fd())?;
+        // Released with this process, whatever PID namespace a guest is in that asks.
+        locks::set(file.as_fd(), 0)?;
         let mapping = Mapping::shared(file.as_fd(), bytes, true, false)?;
         // SAFETY: the mapping has OBJECT_LIMIT bytes for the image there, and nothing else has
         // mapped the file yet.
@@ -224,6 +231,13 @@ impl Memory {
         // has mapped the file yet; zeroes are valid for every field.
         fill(unsafe { &mut *mapping.as_ptr().cast::<Shared>() });
         Ok(Memory { file, mapping })
+    }
+
+    /// Whether the process with this number of the session lives. It holds its lock while calls are
+    /// traced.
+    pub fn is_alive(&self, process: u32) -> bool {
+        // What cannot be asked is taken for alive: its end comes with that of the others.
+        locks::is_held(self.file(), process.into()).unwrap_or(true)
     }
 
     pub fn file(&self) -> BorrowedFd<'_> {

@@ -141,6 +141,27 @@ fn what_is_killed_leaves_its_open_call() {
     assert_eq!(naps.iter().filter(|call| call.result.is_none()).count(), 1, "{naps:?}");
 }
 
+/// Two processes with the same ids, of which the host's namespace has other ones.
+#[test]
+fn a_trace_of_other_pid_namespaces_is_whole_and_ends() {
+    let possible = std::process::Command::new("unshare").args(["-rpf", "true"]).output();
+    if !has("unshare") || !possible.is_ok_and(|done| done.status.success()) {
+        println!("SKIP: needs the right to make user and PID namespaces");
+        return;
+    }
+    let calls = "i=0; while [ $i -lt 5000 ]; do i=$((i+1)); [ -e /none ]; done; /bin/true";
+    let script = format!("unshare -rpf sh -c '{calls}' & unshare -rpf sh -c '{calls}'; wait; exit 3");
+    let (to, from) = std::sync::mpsc::channel();
+    std::thread::spawn(move || to.send(run(&traced(), &["sh", "-c", &script])));
+    let run = from.recv_timeout(Duration::from_secs(300)).expect("the trace ends with its guests");
+    assert_eq!((run.outcome.status, run.outcome.lost, run.outcome.damaged), (3, 0, 0));
+    let of_none = run.events.iter().filter(|event| match &event.what {
+        What::Call(call) => call.blobs.iter().any(|blob| blob.bytes == b"/none"),
+        _ => false,
+    });
+    assert_eq!(of_none.count(), 10_000);
+}
+
 #[test]
 fn a_program_that_does_not_exist_is_a_sentence() {
     let start =
