@@ -82,7 +82,7 @@ fn widths_source() -> String {
         let bits = |kinds: &str| {
             letters.bytes().enumerate().map(|(nth, kind)| u8::from(kinds.as_bytes().contains(&kind)) << nth).sum::<u8>()
         };
-        format!("    [{number}] = {{{}, {}}},\n", bits("iu"), bits("h"))
+        format!("    [{number}] = {{{}, {}, {}}},\n", bits("iu"), bits("h"), bits("pa"))
     });
     let rows: String = rows.collect();
     format!("#include \"block.h\"\nconst struct width call_widths[MAX_CALLS] = {{\n{rows}}};\n")

@@ -142,7 +142,7 @@ ALWAYS_INLINE struct block *this_block(void) {
 extern char executive_start[], executive_end[];
 
 /* entry.S: labels that `on_signal` compares addresses with. */
-extern char slow_entry[], slow_saved[], leave[], leave_end[];
+extern char slow_entry[], slow_save[], slow_saved[], leave[], leave_end[];
 extern char gate_check[], gate_end[], object_escape[], context_end[];
 i64 call_object(u64 function, u64 a, u64 b, u64 c, u64 d);
 extern char kernel_check[], kernel_call[], kernel_made[], kernel_trapped[], kernel_abort[];
@@ -180,7 +180,7 @@ void make_first_block(void);
 /* Offsets in the code. It begins with what r11 = stub and a valid number in rax may use, and
  * nothing else. */
 #define STUB_SYSCALL 30 /* the syscall instruction */
-#define STUB_ENTRY 38   /* where calls of any number enter */
+#define STUB_ENTRY 40   /* where calls of any number enter */
 extern u8 call_flags[MAX_CALLS];
 #define FLAG_SPECIAL 1
 #define FLAG_TRACE 2
@@ -245,9 +245,10 @@ i64 do_sigaltstack(struct block *block);
 /* dispatch.c */
 extern u32 options;
 
-/* data/widths.tsv: the arguments, by bits, of which the kernel takes 32 or 16 bits. */
+/* data/widths.tsv: the arguments, by bits, of which the kernel takes 32 or 16 bits, or that may be
+ * addresses. */
 struct width {
-    u8 words, halves;
+    u8 words, halves, pointers;
 };
 extern const struct width call_widths[MAX_CALLS];
 
@@ -282,6 +283,11 @@ void virtual_time_after(struct block *block);
 extern u64 kept; /* the first */
 #define KEPT 2
 ALWAYS_INLINE int is_kept(u64 file) { return (u32)file - (u32)kept < KEPT; }
+/* Whether an argument that is an address is one of the executive's memory, where for the guest
+ * nothing is. */
+int points_at_executive(const struct block *block);
+/* Sets the result of a call that may not pass, and counts it. Returns 0. */
+int refuse(struct block *block, i64 error);
 /* Whether the call may pass; else sets the result and counts it. */
 int may_pass(struct block *block);
 /* Whether the open file is some process' memory. */

@@ -68,11 +68,13 @@ int enter(struct block *block) {
     block->counts[number]++;
     u8 flags = call_flags[number];
     if (flags & FLAG_TRACE) trace_entry(block);
+    /* Before rules, which may have the kernel read a copy of ours. */
+    int is_wild = (flags & FLAG_POINTERS) && points_at_executive(block);
     int verdict = flags & FLAG_POLICY ? policy(block) : ENTER_KERNEL;
     if (verdict == ENTER_KERNEL && (flags & FLAG_OBJECT)) verdict = object_call(block);
-    if (verdict == ENTER_KERNEL && (flags & FLAG_SPECIAL)) {
+    if (verdict == ENTER_KERNEL && (is_wild || (flags & FLAG_SPECIAL))) {
         if (block->filters && !is_of_vdso(number) && !filters_pass(block)) return deny(block);
-        verdict = special(block);
+        verdict = is_wild ? refuse(block, -EFAULT) : special(block);
     }
     if (verdict == ENTER_KERNEL && block->filters) widen(block);
     if (verdict == ENTER_DONE && (flags & FLAG_TRACE)) trace_exit(block);

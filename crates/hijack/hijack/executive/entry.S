@@ -95,8 +95,24 @@ _start:
  * rcx and r11, so that a signal may move the thread back to the site.
  */
     .p2align 6
-    .globl slow_entry, slow_saved, leave, leave_end
+    .globl slow_entry, slow_save, slow_saved, leave, leave_end
 slow_entry:
+    cmp $511, %rax
+    ja slow_save
+    lea call_flags(%rip), %rcx
+    cmpb $FLAG_POINTERS, (%rcx, %rax)
+    jne slow_save
+    /* Whatever the arguments are: which of them are addresses, `enter` knows. */
+    .irp argument, rdi, rsi, rdx, r10, r8, r9
+    mov %\argument, %rcx
+    shr $RANGE_SHIFT, %rcx
+    sub $RANGE_BEGINS, %ecx
+    cmp $RANGE_LENGTH, %ecx
+    jb slow_save
+    .endr
+    lea STUB_PASSED(%r11), %rcx
+    jmp *%rcx
+slow_save:
     mov %r11, %gs:B_STUB
     mov %rax, %gs:B_RAX
     mov %rbx, %gs:B_RBX

@@ -238,7 +238,7 @@ int filters_pass(struct block *block) {
     return 1;
 }
 
-static int refuse(struct block *block, u32 reason) {
+static int refuse_filter(struct block *block, u32 reason) {
     count_stat(reason);
     block->rax = -EINVAL;
     return ENTER_DONE;
@@ -268,11 +268,11 @@ int set_filter(struct block *block) {
     u64 flags = block->call[0] == __NR_prctl ? 0 : block->call[2];
     struct sock_fprog given;
     if (!mode) return ENTER_KERNEL;
-    if (mode == 1) return refuse(block, STAT_FILTERS_STRICT);
+    if (mode == 1) return refuse_filter(block, STAT_FILTERS_STRICT);
     /* What the kernel rejects it rejects itself: so flags are tried without a program. */
     if (copy_in(&given, block->call[3], sizeof given) || !given.len || given.len > BPF_MAXINSNS) return ENTER_KERNEL;
-    if (flags & ~(u64)KNOWN_FLAGS) return refuse(block, STAT_FILTERS_LISTENER);
-    if (given.len + PREFIX > BPF_MAXINSNS) return refuse(block, STAT_FILTERS_LONG);
+    if (flags & ~(u64)KNOWN_FLAGS) return refuse_filter(block, STAT_FILTERS_LISTENER);
+    if (given.len + PREFIX > BPF_MAXINSNS) return refuse_filter(block, STAT_FILTERS_LONG);
     struct filter *filter = block->fresh ? block->fresh : new_filter();
     if (!filter) {
         block->rax = -ENOMEM;
@@ -282,7 +282,7 @@ int set_filter(struct block *block) {
     put_prefix(filter->code);
     filter->count = PREFIX + given.len;
     if (copy_in(filter->code + PREFIX, (u64)given.filter, given.len * sizeof *given.filter)) return ENTER_KERNEL;
-    if (reads_instruction_pointer(filter)) return refuse(block, STAT_FILTERS_ADDRESS);
+    if (reads_instruction_pointer(filter)) return refuse_filter(block, STAT_FILTERS_ADDRESS);
     struct sock_fprog *ours = (struct sock_fprog *)block->scratch;
     *ours = (struct sock_fprog){filter->count, filter->code};
     block->call[3] = (u64)ours;

@@ -25,6 +25,15 @@
 #define B_CALL 184
 #define B_OBJECT_SP 240
 
+/* Calls that nothing but their addresses takes out of the short way. */
+#define FLAG_POINTERS 32
+/* Where a stub continues with a call that takes the short way. */
+#define STUB_PASSED 17
+/* The executive's range, in 64 GiB. */
+#define RANGE_SHIFT 36
+#define RANGE_BEGINS 0x1f0
+#define RANGE_LENGTH 3
+
 /* The number of the interface that `context_end` calls. */
 #define RPC_CONTEXT_END 0x10007
 

@@ -7,15 +7,24 @@
 #include "../include/orbit_hijack.h"
 #include <linux/ptrace.h>
 
-#define BLOCKS_END 0x1f3000000000ul
+#define BLOCKS_END ((u64)(RANGE_BEGINS + RANGE_LENGTH) << RANGE_SHIFT)
 #define ARCH_SET_GS 0x1001
 #define ARCH_GET_GS 0x1004
 #define SHM_REMAP 040000
 
 static int names_executive(u64 address, u64 bytes) {
     u64 end = address + bytes < address ? ~0ul : address + bytes;
-    if (address < (u64)executive_end && end > (u64)executive_start) return 1;
-    return address < BLOCKS_END && end > SHARED_ADDRESS;
+    return address < BLOCKS_END && end > (u64)executive_start;
+}
+
+int points_at_executive(const struct block *block) {
+    u64 number = block->call[0];
+    u8 pointers = call_widths[number].pointers;
+    /* What these get is no buffer: they have errors of their own. */
+    if (number == __NR_shmat || number == __NR_shmdt) return 0;
+    for (u32 i = 0; i < 6; i++)
+        if ((pointers >> i & 1) && names_executive(block->call[1 + i], 1)) return 1;
+    return 0;
 }
 
 static int fail(struct block *block, i64 error) {
@@ -23,19 +32,63 @@ static int fail(struct block *block, i64 error) {
     return 0;
 }
 
-static int refuse(struct block *block, i64 error) {
+int refuse(struct block *block, i64 error) {
     count_stat(STAT_REFUSED);
     return fail(block, error);
 }
 
-/* process_vm_writev into this process that names the executive. */
-static int writes_executive(struct block *block) {
+#define MAX_VECTORS 1024 /* of which the kernel takes no more */
+
+/* Whether one of the buffers of an array lies there. */
+static int vectors_name(u64 vectors, u64 count) {
     u64 vector[2];
-    for (u64 i = 0; i < block->call[5] && i < 1024; i++) {
-        if (copy_in(vector, block->call[4] + i * sizeof vector, sizeof vector)) return 0;
-        if (names_executive(vector[0], vector[1])) return 1;
+    for (u64 i = 0; i < count && i < MAX_VECTORS; i++) {
+        if (copy_in(vector, vectors + i * sizeof vector, sizeof vector)) return 0;
+        if (vector[1] && names_executive(vector[0], vector[1])) return 1;
     }
     return 0;
+}
+
+/* Whether one of `count` messages is to be received there. */
+static int messages_name(u64 messages, u64 bytes, u64 count) {
+    u64 message[7]; /* struct msghdr: name, its length, buffers, their number, control, its length, flags */
+    for (u64 i = 0; i < count && i < MAX_VECTORS; i++) {
+        if (copy_in(message, messages + i * bytes, sizeof message)) return 0;
+        if (names_executive(message[0], 1) || names_executive(message[4], 1)) return 1;
+        if (vectors_name(message[2], message[3])) return 1;
+    }
+    return 0;
+}
+
+/* Whether one of the requests of io_submit reads to there. */
+static int requests_name(u64 requests, u64 count) {
+    u64 at, request[8]; /* struct iocb: the operation at 16, the buffer at 24, its length */
+    for (u64 i = 0; i < count && i < MAX_VECTORS; i++) {
+        if (copy_in(&at, requests + i * 8, 8) || copy_in(request, at, sizeof request)) return 0;
+        u16 operation = (u16)request[2];
+        if (operation == 7 /* IOCB_CMD_PREADV */ && vectors_name(request[3], request[4])) return 1;
+        if (names_executive(request[3], 1)) return 1;
+    }
+    return 0;
+}
+
+#define UFFD_TYPE 0xaa
+#define UFFD_UNREGISTER 1 /* up to here the kernel looks for a mapping, from here on for a registered one */
+#define UFFD_COPY 3
+#define UFFD_MOVE 5
+#define UFFD_API 63
+
+/* What a userfaultfd is asked for that names the executive's memory: the error where nothing is;
+ * 0: it does not. */
+static i64 fault_request(u64 command, u64 argument) {
+    u32 number = command & 0xff;
+    u64 range[3];
+    if ((command >> 8 & 0xff) != UFFD_TYPE || number >= UFFD_API) return 0;
+    int has_source = number == UFFD_COPY || number == UFFD_MOVE;
+    if (copy_in(range, argument, has_source ? 24 : 16)) return 0;
+    u64 bytes = range[has_source ? 2 : 1];
+    int names = names_executive(range[0], bytes) || (number == UFFD_MOVE && names_executive(range[1], bytes));
+    return !names ? 0 : number <= UFFD_UNREGISTER ? -EINVAL : -ENOENT;
 }
 
 /*
@@ -88,6 +141,7 @@ static int may_trace(struct block *block) {
 
 int may_pass(struct block *block) {
     u64 a = block->call[1], b = block->call[2];
+    i64 error;
     switch (block->call[0]) {
     case __NR_munmap:
     case __NR_mprotect:
@@ -125,7 +179,16 @@ int may_pass(struct block *block) {
     case __NR_fcntl: return is_kept(a) ? fail(block, -EBADF) : 1;
     case __NR_dup2:
     case __NR_dup3: return is_kept(a) || is_kept(b) ? fail(block, -EBADF) : 1;
-    case __NR_process_vm_writev: return writes_executive(block) ? refuse(block, -EPERM) : 1;
+    case __NR_process_vm_writev: return vectors_name(block->call[4], block->call[5]) ? refuse(block, -EPERM) : 1;
+    case __NR_readv:
+    case __NR_preadv:
+    case __NR_preadv2:
+    case __NR_vmsplice:
+    case __NR_process_vm_readv: return vectors_name(b, block->call[3]) ? refuse(block, -EFAULT) : 1;
+    case __NR_recvmsg: return messages_name(b, 0, 1) ? refuse(block, -EFAULT) : 1;
+    case __NR_recvmmsg: return messages_name(b, 64, block->call[3]) ? refuse(block, -EFAULT) : 1;
+    case __NR_io_submit: return requests_name(block->call[3], b) ? refuse(block, -EFAULT) : 1;
+    case __NR_ioctl: error = fault_request(b, block->call[3]); return error ? refuse(block, error) : 1;
     case __NR_process_madvise: return refuse(block, -EPERM);
     case __NR_ptrace: return may_trace(block) ? 1 : refuse(block, -EPERM);
     case __NR_prctl:

@@ -249,7 +249,7 @@ void on_signal(int signal, struct signal_info *info, struct context *context) {
             struct stub *stub = stub_of_site(rip - 2, context->rax);
             int is_spare = !stub_at((u64)stub);
             if (is_spare) context->r11 = (u64)stub;
-            context->rip = is_spare ? (u64)slow_entry : (u64)stub->code + STUB_ENTRY;
+            context->rip = is_spare ? (u64)slow_save : (u64)stub->code + STUB_ENTRY;
         } else {
             /* int 0x80 and sysenter: the 32-bit interface of a 64-bit program is not offered. */
             count_stat(STAT_COMPAT);

@@ -58,16 +58,17 @@ static void fill(struct stub *stub, u64 site, u32 number) {
     at = emit_relative(at, "\x48\x8d\x0d", 3, (u64)call_flags); /* lea call_flags(%rip), %rcx */
     at = emit(at, "\x80\x3c\x01\x00", 4);                       /* cmpb $0, (%rcx, %rax) */
     at = emit_relative(at, "\x0f\x85", 2, (u64)slow_entry);     /* jne slow_entry */
-    at = emit(at, "\x65\x48\x8b\x0c\x25", 5);                   /* mov %gs:B_COUNTS, %rcx */
+    at = emit(at, "\x65\x48\x8b\x0c\x25", 5);                   /* STUB_PASSED: mov %gs:B_COUNTS, %rcx */
     at = emit(at, &counts, 4);
     at = emit(at, "\x48\xff\x04\xc1", 4);             /* incq (%rcx, %rax, 8) */
     at = emit(at, "\x0f\x05", 2);                     /* STUB_SYSCALL: syscall */
+    at = emit(at, "\x31\xc9", 2);                     /* xor %ecx, %ecx: no guest gets an address of ours */
     at = emit_relative(at, "\xff\x25", 2, (u64)&stub->back); /* jmp *back(%rip) */
     at = emit(at, "\x49\xbb", 2);                     /* STUB_ENTRY: mov $stub, %r11 */
     at = emit(at, &self, 8);
     at = emit(at, "\x48\x3d\xff\x01\x00\x00", 6);     /* cmp $511, %rax */
     at = emit_relative(at, "\x0f\x87", 2, (u64)slow_entry); /* ja slow_entry */
-    emit(at, "\xeb\xc2", 2);                          /* jmp code */
+    emit(at, "\xeb\xc0", 2);                          /* jmp code */
     stub->site = site;
     stub->back = site + 2;
     stub->number = number;

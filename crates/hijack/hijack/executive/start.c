@@ -99,6 +99,15 @@ static void set_flags(void) {
         __NR_mmap,
         __NR_mremap,
         __NR_shmat,
+        __NR_readv,
+        __NR_preadv,
+        __NR_preadv2,
+        __NR_vmsplice,
+        __NR_recvmsg,
+        __NR_recvmmsg,
+        __NR_process_vm_readv,
+        __NR_io_submit,
+        __NR_ioctl,
         __NR_close,
         __NR_close_range,
         __NR_dup,
@@ -128,7 +137,8 @@ static void set_flags(void) {
     options = shared->options;
     if (!shared->speed_per) options &= ~OPTION_VIRTUAL_TIME;
     for (u32 i = 0; i < MAX_CALLS; i++)
-        call_flags[i] = (options & OPTION_TRACE ? FLAG_TRACE : 0) | (options & OPTION_SAVE_ALL ? FLAG_SAVE : 0);
+        call_flags[i] = (options & OPTION_TRACE ? FLAG_TRACE : 0) | (options & OPTION_SAVE_ALL ? FLAG_SAVE : 0) |
+                        (call_widths[i].pointers ? FLAG_POINTERS : 0);
     if (!(options & OPTION_TRACE)) call_flags[__NR_exit_group] |= FLAG_SPECIAL;
     for (u32 i = 0; i < array_length(numbers); i++) call_flags[numbers[i]] |= FLAG_SPECIAL;
     if (options & OPTION_VIRTUAL_TIME)

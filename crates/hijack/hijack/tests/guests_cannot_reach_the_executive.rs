@@ -40,6 +40,19 @@ fn refused_in_words_of_the_kernel() {
     assert_eq!((run.outcome.refused, run.outcome.compat_calls), (17, 1));
 }
 
+/// Natively there is no memory at these addresses.
+#[test]
+fn addresses_of_the_executive_are_as_such_without_memory() {
+    let program = guest("wild", &[]);
+    let native = std::process::Command::new(&program).stdin(std::process::Stdio::null()).output().expect("it runs");
+    let native = String::from_utf8_lossy(&native.stdout).into_owned();
+    for options in [Options::default(), Options { trace: true, ..Options::default() }] {
+        let run = run(&options, &[program.to_str().expect("a path")]);
+        assert_eq!(run.stdout, native, "{}", run.stdout);
+        assert!(run.outcome.refused > 150, "{}", run.outcome.refused);
+    }
+}
+
 #[test]
 fn io_uring_passes_if_asked() {
     let program = guest("escape", &[]);
