@@ -168,7 +168,8 @@ struct shared_memory {
     u64 speed, speed_per;      /* of guests' clocks, a fraction of the real; speed 0: they stand still */
     i64 jump;                  /* ns that guests' real-time clock jumps by; 0: it does not */
     u64 jump_after;            /* ns of real time after `time_base` at which it does */
-    u64 time_base[8]; /* ns of the clocks when the session began */
+    u64 waited;                /* ns by which waits have moved clocks of speed 0 */
+    u64 time_base[12]; /* ns of the clocks when the session began */
     struct object_description object;
     u64 ask_limit; /* ns that a guest waits for an answer */
     struct call_description calls[MAX_CALLS];

@@ -107,6 +107,7 @@ struct block {
     u32 spins, waits;          /* before this thread sleeps for another guest; how often it waited */
     i32 timer;                 /* the kernel's id; -1: none */
     u32 rule;                  /* that asks; ~0: the policy object */
+    u64 wait_began, wait_shown; /* the current wait's, where clocks stand still; wait_began 0: it is none */
     struct contexts *contexts; /* NULL: none were made */
     struct filter *filters;    /* of the guest's own, newest first; NULL: none */
     struct filter *fresh;      /* being installed */

@@ -132,7 +132,8 @@ static void set_flags(void) {
         __NR_setitimer,     __NR_alarm,           __NR_semtimedop,
         __NR_recvmmsg,      __NR_mq_timedsend,    __NR_mq_timedreceive,
         __NR_futex_waitv,   __NR_setsockopt,      __NR_timer_gettime,
-        __NR_getitimer,     __NR_timerfd_gettime,
+        __NR_getitimer,     __NR_timerfd_gettime, __NR_times,
+        __NR_sysinfo,       __NR_adjtimex,        __NR_clock_adjtime,
     };
     options = shared->options;
     if (!shared->speed_per) options &= ~OPTION_VIRTUAL_TIME;

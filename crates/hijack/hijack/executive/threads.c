@@ -96,6 +96,7 @@ struct block *new_block(void) {
             block->object_sp = 0;
             block->stepping = 0;
             block->timer = -1;
+            block->wait_began = 0;
             block->spins = MAX_SPINS;
             block->waits = 1;
             block->contexts = NULL;

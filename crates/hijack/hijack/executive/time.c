@@ -1,7 +1,9 @@
 /*
  * Virtual time: the clocks of guests run at a multiple of the real speed since the session began,
- * or stand still; time-outs and sleeps take as much less. The real-time clock may jump, once. The
- * vdso is hidden, so that clock calls are system calls. CPU clocks stay real.
+ * or stand still; time-outs and sleeps take as much less. Clocks that stand still show nothing but
+ * waits: the monotonic ones are moved by each, or a program that asks whether it has slept for long
+ * enough would sleep for ever. The real-time clock may jump, once. The vdso is hidden, so that
+ * clock calls are system calls. CPU clocks stay real.
  */
 #include "block.h"
 
@@ -16,6 +18,10 @@
 #define CLOCK_REALTIME 0
 #define CLOCK_MONOTONIC 1
 #define CLOCK_REALTIME_COARSE 5
+#define CLOCK_BOOTTIME 7
+#define CLOCK_TAI 11
+#define TICKS_A_SECOND 100 /* of times() */
+#define STA_NANO 0x2000
 
 /* value * numerator / denominator, over 128 bits; the quotient must fit in 64. */
 static u64 scale(u64 value, u64 numerator, u64 denominator) {
@@ -26,21 +32,29 @@ static u64 scale(u64 value, u64 numerator, u64 denominator) {
     return low;
 }
 
-/* Of lengths of time. Clocks that stand still leave them as they are: a sleep ends, and the
- * clock shows nothing of it. */
+/* Of lengths of time. Clocks that stand still leave them as they are. */
 static u64 shorter(u64 ns) { return shared->speed ? scale(ns, shared->speed_per, shared->speed) : ns; }
 static u64 longer(u64 ns) { return shared->speed ? scale(ns, shared->speed, shared->speed_per) : ns; }
 
 /* How far the guests' clocks have gone after `ns` of real time. */
 static u64 gone(u64 ns) { return shared->speed ? longer(ns) : 0; }
 
-static int is_virtual(u64 clock) { return clock <= CLOCK_MONOTONIC || (clock >= 4 && clock <= 7); }
-static int jumps(u64 clock) { return shared->jump && (clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE); }
+static int is_virtual(u64 clock) {
+    return clock <= CLOCK_MONOTONIC || (clock >= 4 && clock <= CLOCK_BOOTTIME) || clock == CLOCK_TAI;
+}
+
+/* The real-time clock, and what is set with it. */
+static int is_of_day(u64 clock) {
+    return clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE || clock == CLOCK_TAI;
+}
+
+static int jumps(u64 clock) { return shared->jump && is_of_day(clock); }
 
 /* Real times before the base are not changed. */
 static u64 to_virtual(u64 clock, u64 real) {
-    u64 base = shared->time_base[clock & 7];
+    u64 base = shared->time_base[clock];
     if (real <= base) return real;
+    if (!shared->speed && !is_of_day(clock)) return base + shared->waited;
     return base + gone(real - base) + (jumps(clock) && real - base >= shared->jump_after ? shared->jump : 0);
 }
 
@@ -55,7 +69,7 @@ static u64 real_now(u64 clock) {
  * still never does: then the wait lasts as long as the value is ahead.
  */
 static u64 to_real(u64 clock, u64 value) {
-    u64 base = shared->time_base[clock & 7], jump = jumps(clock) ? shared->jump : 0, after = shared->jump_after;
+    u64 base = shared->time_base[clock], jump = jumps(clock) ? shared->jump : 0, after = shared->jump_after;
     if (value <= base) return jump ? base : value;
     u64 before_jump = base + gone(after);
     if (jump && value > before_jump) {
@@ -129,8 +143,62 @@ static u64 set_alarm(u64 seconds) {
     return left && left < NS ? 1 : (left + NS / 2) / NS;
 }
 
+/* Calls that may wait, where clocks stand still. */
+static int waits(u64 number) {
+    switch (number) {
+    case __NR_nanosleep:
+    case __NR_clock_nanosleep:
+    case __NR_poll:
+    case __NR_ppoll:
+    case __NR_select:
+    case __NR_pselect6:
+    case __NR_epoll_wait:
+    case __NR_epoll_pwait:
+    case __NR_epoll_pwait2:
+    case __NR_rt_sigtimedwait:
+    case __NR_futex:
+    case __NR_futex_waitv:
+    case __NR_semtimedop:
+    case __NR_recvmmsg:
+    case __NR_mq_timedsend:
+    case __NR_mq_timedreceive: return 1;
+    }
+    return 0;
+}
+
+/* A wait is over: the clocks show at least what they did at its begin, and its length. */
+static void show_wait(struct block *block) {
+    u64 shown = block->wait_shown + (real_now(CLOCK_MONOTONIC) - block->wait_began), seen = shared->waited;
+    while (seen < shown && !__atomic_compare_exchange_n(&shared->waited, &seen, shown, 0, __ATOMIC_RELAXED,
+                                                        __ATOMIC_RELAXED)) {
+    }
+    block->wait_began = 0;
+}
+
+/* struct timex: the status at 40, the time at 72. */
+static void adjust_timex(u64 to) {
+    u32 status;
+    u64 at[2];
+    if (copy_in(&status, to + 40, sizeof status) || copy_in(at, to + 72, sizeof at)) return;
+    u64 unit = status & STA_NANO ? 1 : 1000, ns = to_virtual(CLOCK_REALTIME, at[0] * NS + at[1] * unit);
+    at[0] = ns / NS;
+    at[1] = ns % NS / unit;
+    copy_out(to + 72, at, sizeof at);
+}
+
+/* What times() returns counts from a moment that nobody knows: what has gone since then differs. */
+static u64 virtual_ticks(u64 ticks) {
+    u64 real = real_now(CLOCK_MONOTONIC), base = shared->time_base[CLOCK_MONOTONIC];
+    u64 shown = to_virtual(CLOCK_MONOTONIC, real);
+    return ticks - (real - base) / (NS / TICKS_A_SECOND) + (shown - base) / (NS / TICKS_A_SECOND);
+}
+
 int virtual_time(struct block *block) {
     u64 ns;
+    if (!shared->speed && waits(block->call[0])) {
+        block->wait_began = real_now(CLOCK_MONOTONIC);
+        block->wait_shown = shared->waited;
+    }
     switch (block->call[0]) {
     case __NR_clock_gettime:
         if (!is_virtual(block->call[1])) return ENTER_KERNEL;
@@ -196,11 +264,20 @@ static void lengthen(u64 to, u32 pairs, u64 unit) {
 void virtual_time_after(struct block *block) {
     u64 number = block->call[0];
     i64 result = block->rax;
+    if (block->wait_began) show_wait(block);
+    if (number == __NR_times && !is_error(result)) block->rax = virtual_ticks(result);
+    if (number == __NR_adjtimex && result >= 0) adjust_timex(block->call[1]);
+    if (number == __NR_clock_adjtime && result >= 0 && block->call[1] == CLOCK_REALTIME) adjust_timex(block->call[2]);
     if (number == __NR_nanosleep && result == -EINTR) lengthen(block->call[2], 1, 1);
     if (number == __NR_clock_nanosleep && result == -EINTR) lengthen(block->call[4], 1, 1);
     if (result) return;
     if ((number == __NR_getitimer || number == __NR_setitimer) && block->call[1] != ITIMER_REAL) return;
     switch (number) {
+    case __NR_sysinfo: {
+        u64 uptime = (now(CLOCK_BOOTTIME) + NS - 1) / NS;
+        copy_out(block->call[1], &uptime, sizeof uptime);
+        break;
+    }
     case __NR_timer_gettime:
     case __NR_timerfd_gettime: lengthen(block->call[2], 2, 1); break;
     case __NR_getitimer: lengthen(block->call[2], 2, 1000); break;
