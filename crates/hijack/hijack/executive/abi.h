@@ -176,12 +176,16 @@ struct shared_memory {
     struct rule rules[MAX_RULES];
     struct slot slots[MAX_SLOTS];
 };
-/* Behind the structure: MAX_CALLS counters a slot, which continue when another thread takes it;
- * the extension, the policy object, then rings. */
-#define COUNTS_OFFSET ((sizeof(struct shared_memory) + 4095) & ~4095ul)
-#define EXTENSION_OFFSET (COUNTS_OFFSET + MAX_SLOTS * MAX_CALLS * 8ul)
+/*
+ * Behind the structure: the extension, up to where all guests map the file; the policy object, which
+ * is read; MAX_CALLS counters a slot, which continue when another thread takes it; then rings, only
+ * where calls are traced. Of the last two a guest maps what its threads have.
+ */
+#define EXTENSION_OFFSET ((sizeof(struct shared_memory) + 4095) & ~4095ul)
 #define OBJECT_OFFSET (EXTENSION_OFFSET + ((sizeof(struct extension_memory) + 4095) & ~4095ul))
-#define RINGS_OFFSET (OBJECT_OFFSET + OBJECT_LIMIT) /* only where calls are traced */
+#define COUNTS_OFFSET (OBJECT_OFFSET + OBJECT_LIMIT)
+#define COUNTS_BYTES (MAX_CALLS * 8ul)
+#define RINGS_OFFSET (COUNTS_OFFSET + MAX_SLOTS * COUNTS_BYTES)
 #define SHARED_BYTES (RINGS_OFFSET + MAX_SLOTS * RING_BYTES)
 
 /*

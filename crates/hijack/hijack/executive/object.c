@@ -173,7 +173,8 @@ void load_object(void) {
     i64 at = SYS6(__NR_mmap, OBJECT_ADDRESS, from.bytes, PROT_READ | PROT_WRITE,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     if (at != OBJECT_ADDRESS) die("cannot map the policy object", "", at);
-    memcpy((void *)at, (void *)(SHARED_ADDRESS + OBJECT_OFFSET), from.bytes);
+    i64 got = SYS4(__NR_pread64, kept, at, from.bytes, OBJECT_OFFSET);
+    if (got != (i64)from.bytes) die("cannot read the policy object", "", got);
     SYS3(__NR_mprotect, at, from.text_bytes, PROT_READ | PROT_EXEC);
     memcpy(&object, (void *)from.policy, sizeof object);
     has_object = 1;

@@ -8,9 +8,11 @@
 #include "block.h"
 
 #define MAX_STUBS 8192
+#define STUBS_ADDRESS 0x1f0001000000ul
+#define STUBS_AT_ONCE 512 /* that are mapped */
 #define BUCKETS (MAX_STUBS * 2)
 
-static struct stub stubs[MAX_STUBS] __attribute__((section(".stubs,\"awx\",@nobits#"), aligned(128)));
+static struct stub *const stubs = (struct stub *)STUBS_ADDRESS;
 static u32 stub_count HOT;     /* stubs at and above were never used */
 static u32 free_stubs HOT;     /* 1-based index of the first; 0: none */
 static u32 site_count HOT;
@@ -91,6 +93,17 @@ int is_new_site(u64 site) {
     return !index || stubs[index - 1].state == STUB_NEW || stubs[index - 1].state == STUB_GONE;
 }
 
+/* A stub that was never used; -1: there is none, or no memory for it. */
+static i64 fresh_stub(void) {
+    if (stub_count == MAX_STUBS) return -1;
+    u64 at = (u64)&stubs[stub_count], bytes = STUBS_AT_ONCE * sizeof(struct stub);
+    if (stub_count % STUBS_AT_ONCE == 0 &&
+        SYS6(__NR_mmap, at, bytes, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE,
+             -1, 0) != (i64)at)
+        return -1;
+    return stub_count++;
+}
+
 /* The site's stub, made if there is none; NULL: the table is full. The lock is held. */
 static struct stub *find_stub(u64 site) {
     u32 bucket = bucket_of(site);
@@ -99,8 +112,8 @@ static struct stub *find_stub(u64 site) {
         if (known->state == STUB_GONE) known->state = STUB_NEW;
         return known;
     }
-    if (!free_stubs && stub_count == MAX_STUBS) return NULL;
-    u32 index = free_stubs ? free_stubs - 1 : stub_count++;
+    i64 index = free_stubs ? free_stubs - 1 : fresh_stub();
+    if (index < 0) return NULL;
     struct stub *stub = &stubs[index];
     if (free_stubs) free_stubs = stub->next_free;
     fill(stub, site, ++site_count);

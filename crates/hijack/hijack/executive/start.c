@@ -49,20 +49,21 @@ static void attach(const char *id) {
     i64 at = SYS2(__NR_fstat, kept, about);
     u64 bytes = about[6];
     if (!at && bytes >= RINGS_OFFSET && bytes <= SHARED_BYTES)
-        at = SYS6(__NR_mmap, SHARED_ADDRESS, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE, kept, 0);
+        at = SYS6(__NR_mmap, SHARED_ADDRESS, OBJECT_OFFSET, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED_NOREPLACE,
+                  kept, 0);
     if (at != SHARED_ADDRESS && !fails_open)
         die("the session's shared memory cannot be attached (its descriptor is gone, or there is no address space "
             "for it), and a program without its rules does not run (--fail-open: it does)",
             "", at);
     if (at != SHARED_ADDRESS) {
-        at = SYS6(__NR_mmap, SHARED_ADDRESS, SHARED_BYTES, PROT_READ | PROT_WRITE,
+        at = SYS6(__NR_mmap, SHARED_ADDRESS, OBJECT_OFFSET, PROT_READ | PROT_WRITE,
                   MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
         if (at != SHARED_ADDRESS) die("cannot map the shared memory", "", at);
         shared->version = ABI_VERSION;
         shared->threshold = 1;
     }
-    /* The part that is there is no part of a core. */
-    SYS3(__NR_madvise, SHARED_ADDRESS, SHARED_BYTES, MADV_DONTDUMP);
+    /* No part of a core. */
+    SYS3(__NR_madvise, SHARED_ADDRESS, OBJECT_OFFSET, MADV_DONTDUMP);
     if (shared->version != ABI_VERSION) die("the host and the executive are of different versions", "", 0);
 }
 

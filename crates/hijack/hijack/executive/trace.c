@@ -213,6 +213,27 @@ void trace_first_exec(struct block *block, u64 arguments, u64 environment, const
     finish(block);
 }
 
+static u64 mapped_slots[MAX_SLOTS / 64] HOT;
+
+/* Maps a part of the session's file that one thread has. */
+static int map_part(u64 offset, u64 bytes) {
+    u64 at = SHARED_ADDRESS + offset;
+    return SYS6(__NR_mmap, at, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, kept, offset) == (i64)at;
+}
+
+/* Whether counters and ring of a slot are there. */
+static int map_slot(u64 index) {
+    if (mapped_slots[index / 64] >> (index % 64) & 1) return 1;
+    if (!map_part(COUNTS_OFFSET + index * COUNTS_BYTES, COUNTS_BYTES)) return 0;
+    u64 ring = RINGS_OFFSET + index * RING_BYTES;
+    if (options & OPTION_TRACE) {
+        if (!map_part(ring, RING_BYTES)) return 0;
+        SYS3(__NR_madvise, SHARED_ADDRESS + ring, RING_BYTES, MADV_DONTDUMP);
+    }
+    __atomic_or_fetch(&mapped_slots[index / 64], 1ul << (index % 64), __ATOMIC_RELAXED);
+    return 1;
+}
+
 /* The slot of a thread that is its process' only one is taken over by what it becomes by exec. */
 static volatile struct slot *claim(struct block *block) {
     u32 limit = shared->slot_limit < MAX_SLOTS ? shared->slot_limit : MAX_SLOTS;
@@ -254,7 +275,13 @@ void open_slot(struct block *block, i64 parent, i64 kind) {
     block->slot = claim(block);
     if (kind == 2) end_others(block);
     if (!block->slot) return;
-    block->counts = (u64 *)(SHARED_ADDRESS + COUNTS_OFFSET) + (block->slot - shared->slots) * MAX_CALLS;
+    u64 index = block->slot - shared->slots;
+    if (!map_slot(index)) {
+        block->slot->state = SLOT_FREE;
+        block->slot = NULL;
+        return;
+    }
+    block->counts = (u64 *)(SHARED_ADDRESS + COUNTS_OFFSET + index * COUNTS_BYTES);
     block->slot->pid = block->pid;
     if (!(options & OPTION_TRACE)) return;
     begin(block, RECORD_START);

@@ -199,11 +199,11 @@ pub(crate) struct Shared {
 const _: () = assert!(size_of::<Slot>() == 128 && size_of::<Description>() == 32);
 const _: () = assert!(size_of::<Rule>() == 64 + 8 + 32 + 8 + 24 + MAX_CONDITIONS * 152 + PATTERN_BYTES);
 
-const COUNTS_OFFSET: usize = (size_of::<Shared>() + 4095) & !4095;
-const EXTENSION_OFFSET: usize = COUNTS_OFFSET + MAX_SLOTS * MAX_CALLS * 8;
+const EXTENSION_OFFSET: usize = (size_of::<Shared>() + 4095) & !4095;
 const OBJECT_OFFSET: usize = EXTENSION_OFFSET + ((size_of::<Extension>() + 4095) & !4095);
-/// Only where calls are traced: what guests map counts against their limits.
-const RINGS_OFFSET: usize = OBJECT_OFFSET + OBJECT_LIMIT;
+const COUNTS_OFFSET: usize = OBJECT_OFFSET + OBJECT_LIMIT;
+/// Only where calls are traced.
+const RINGS_OFFSET: usize = COUNTS_OFFSET + MAX_SLOTS * MAX_CALLS * 8;
 const _: () = assert!(size_of::<RawQuestion>() == 480 && size_of::<Inspection>() == 256);
 
 /// The memory of one session: a file without a name, of a sealed size, which guests inherit.
@@ -248,7 +248,7 @@ impl Memory {
     /// Calls by number, of all threads that were and are.
     pub fn counts(&self) -> [u64; MAX_CALLS] {
         let limit = self.slot_limit();
-        // SAFETY: the counters lie in the mapping, between the structure and the extension; they
+        // SAFETY: the counters lie in the mapping, behind the policy object; they
         // are aligned, and guests write them by single stores.
         let slots: &[[AtomicU64; MAX_CALLS]] =
             unsafe { std::slice::from_raw_parts(self.mapping.as_ptr().add(COUNTS_OFFSET).cast(), limit) };
