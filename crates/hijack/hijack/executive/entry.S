@@ -85,7 +85,7 @@ object_escape:
     .globl _start
 _start:
     mov %rsp, %rdi
-    lea first_stack+32768(%rip), %rsp
+    movabs $first_stack+32768, %rsp
     xor %ebp, %ebp
     call start
     hlt

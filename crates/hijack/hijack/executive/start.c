@@ -7,7 +7,8 @@
 #define MAX_SCRIPTS 5
 #define HWCAP2_FSGSBASE 2
 
-u8 first_stack[32768] __attribute__((aligned(64)));
+/* Of no use once the guest runs. */
+u8 first_stack[32768] __attribute__((section(".first,\"aw\",@nobits#"), aligned(4096)));
 char session_id[48];
 u64 kept, executive_key;
 

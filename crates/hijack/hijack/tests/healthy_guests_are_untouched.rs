@@ -119,6 +119,16 @@ fn a_guest_of_one_thread_is_small() {
     assert!(guests < own + MORE_KIB, "{guests} KiB, {own} without the executive");
 }
 
+/// The kernel puts it behind the executive, at random: where it is the executive's memory is not.
+#[test]
+fn the_heap_is_the_programs() {
+    for _ in 0..20 {
+        let text = run(&Options::default(), &["grep", "heap", "/proc/self/maps"]).stdout;
+        let begin = text.split('-').next().and_then(|begin| u64::from_str_radix(begin, 16).ok()).expect("a heap");
+        assert!(begin >= 0x1f40_0000_0000, "{text}");
+    }
+}
+
 #[test]
 fn a_guest_that_locks_its_memory_locks_little_more() {
     let program = guest("locked", &[]);
