@@ -1,7 +1,7 @@
 //! `orbit hijack`: runs a program under the executive.
 
 use orbit_console::out::{self, Failure};
-use orbit_hijack::campaign::{Campaign, Trial, Verdict};
+use orbit_hijack::campaign::{Campaign, Trial, Verdict, junit};
 use orbit_hijack::reader::Event;
 use orbit_hijack::rules::{self, Rules};
 use orbit_hijack::show::{self, Clock};
@@ -107,6 +107,9 @@ pub struct Args {
     /// A rule for calls; later rules are asked after earlier ones.
     #[arg(long, value_name = "RULE")]
     inject: Vec<String>,
+    /// Repeats what rules with p= drew in a session: its number is shown at the end of each.
+    #[arg(long, value_name = "NUMBER")]
+    seed: Option<u64>,
     /// A file of rules: `.toml` with [[rule]] tables, otherwise a rule a line.
     #[arg(long, value_name = "FILE")]
     policy: Option<PathBuf>,
@@ -152,6 +155,10 @@ pub struct Args {
     /// fault.
     #[arg(long, value_name = "COMMAND", requires = "campaign")]
     check: Option<String>,
+    /// Writes the trials of a campaign to this file, as JUnit's XML: a test case each, which fails
+    /// where the run crashed, hung, lost data or leaked.
+    #[arg(long, value_name = "FILE", requires = "campaign")]
+    junit: Option<PathBuf>,
     /// Lists the calls and the arguments that rules can name, and the words of rules; so does
     /// `orbit hijack policies`.
     #[arg(long)]
@@ -177,6 +184,7 @@ pub fn run(args: &Args) -> out::Done {
         speed: speed(args)?,
         jump: jump(args)?,
         rules: rules(args)?,
+        seed: args.seed,
         object: object(args)?,
         on_object_failure: on_failure(&args.policy_failure),
         decider: decider(args)?,
@@ -259,6 +267,9 @@ fn summary(args: &Args, to: &mut impl Write, outcome: &Outcome) -> io::Result<()
             writeln!(to, "orbit: rule `{text}`: matched {matched} times, acted {applied} times")?;
         }
     }
+    if let (Some(seed), false) = (outcome.seed, args.json) {
+        writeln!(to, "orbit: rules drew with --seed {seed}")?;
+    }
     let failures = outcome.object_faults + outcome.object_loops;
     if failures > 0 && !args.json {
         let (faults, loops) = (outcome.object_faults, outcome.object_loops);
@@ -314,6 +325,11 @@ fn campaign(args: &Args, faults: &str) -> out::Done {
         }
         to.flush()
     })?;
+    if let Some(path) = &args.junit {
+        let words: Vec<_> = args.program.iter().map(|word| word.to_string_lossy()).collect();
+        let written = std::fs::write(path, junit(&words.join(" "), &trials));
+        written.map_err(|error| Failure::text(format!("cannot write {}: {error}", path.display())))?;
+    }
     let count = |verdict| trials.iter().filter(|trial| trial.verdict == verdict).count();
     if !args.json {
         writeln!(

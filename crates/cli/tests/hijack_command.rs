@@ -48,6 +48,16 @@ fn rules_that_acted_are_counted() {
 }
 
 #[test]
+fn a_campaign_writes_test_cases() {
+    let file = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("campaign.xml");
+    let output = hijack(&["--campaign", "emfile", "--junit", file.to_str().expect("a path"), "--", "cat", "/dev/null"]);
+    let xml = std::fs::read_to_string(&file).expect("written");
+    let runs = text(&output.stderr).lines().find_map(|line| line.split_once(" runs: ")?.0.parse::<usize>().ok());
+    let cases = xml.matches("<testcase classname=\"cat /dev/null\" name=\"openat").count();
+    assert!(cases > 1 && runs == Some(xml.matches("<testcase ").count()), "{xml}\n{}", text(&output.stderr));
+}
+
+#[test]
 fn guests_and_their_rules_outlive_a_host_that_is_killed() {
     let place = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("outlived");
     let _ = std::fs::remove_file(&place);

@@ -172,6 +172,7 @@ struct shared_memory {
     u64 time_base[12]; /* ns of the clocks when the session began */
     struct object_description object;
     u64 ask_limit; /* ns that a guest waits for an answer */
+    u64 seed;      /* of what rules draw */
     struct call_description calls[MAX_CALLS];
     struct rule rules[MAX_RULES];
     struct slot slots[MAX_SLOTS];

@@ -271,7 +271,20 @@ static void end_others(struct block *block) {
             end_slot(block, &shared->slots[i]);
 }
 
+static u32 threads_begun HOT;
+
+/* What a thread draws is its own, and the same in each session with the same seed whose processes
+ * and threads begin in the same order (splitmix64). */
+static u64 seed_of(const struct block *block) {
+    u64 thread = __atomic_add_fetch(&threads_begun, 1, __ATOMIC_RELAXED);
+    u64 value = shared->seed + (((u64)block->process << 32) + thread) * 0x9e3779b97f4a7c15ul;
+    value = (value ^ value >> 30) * 0xbf58476d1ce4e5b9ul;
+    value = (value ^ value >> 27) * 0x94d049bb133111ebul;
+    return (value ^ value >> 31) | 1;
+}
+
 void open_slot(struct block *block, i64 parent, i64 kind) {
+    block->random = seed_of(block);
     block->slot = claim(block);
     if (kind == 2) end_others(block);
     if (!block->slot) return;

@@ -59,6 +59,8 @@ pub struct Options {
     pub jump: Option<Jump>,
     /// Rules for calls.
     pub rules: Rules,
+    /// Of what rules with `p=` draw. `None`: another one each time.
+    pub seed: Option<u64>,
     /// Code that runs on the executive's side of each guest.
     pub object: Option<Object>,
     /// What the memory that policy objects and the host share begins with, at most 64 KiB.
@@ -100,6 +102,7 @@ pub struct Session {
     reader: Reader,
     trace: bool,
     rules: Rules,
+    seed: u64,
 }
 
 /// What was counted.
@@ -143,6 +146,8 @@ pub struct Outcome {
     pub filters_refused: std::collections::BTreeMap<String, u64>,
     /// Calls at sites beyond the 8192 that the executive keeps: each costs a signal.
     pub crowded: u64,
+    /// With which rules drew whether they act, where one has `p=`: `Options::seed` repeats that.
+    pub seed: Option<u64>,
     /// For each rule: its text, how often it matched, how often it acted.
     pub rules: Vec<(String, u64, u64)>,
 }
@@ -199,7 +204,9 @@ impl Session {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, problem));
         }
         let object = options.object.as_ref().map_or(&[][..], |object| &object.image);
-        let memory = Memory::create(object, options.trace, |shared| fill(shared, options))
+        // Half of the bits are a number that can be typed.
+        let seed = options.seed.unwrap_or_else(|| clock::ns_of(libc::CLOCK_REALTIME).unwrap_or(0) >> 10 & 0xffff_ffff);
+        let memory = Memory::create(object, options.trace, |shared| fill(shared, options, seed))
             .map_err(|error| io::Error::new(error.kind(), format!("cannot make shared memory: {error}")))?;
         let image = memfd::program("hijack", EXECUTIVE)?;
         let program_fd = file.as_raw_fd();
@@ -231,7 +238,7 @@ impl Session {
         let _attendant = Attendant::start(&memory, image, options)?;
         let child = command.spawn()?;
         let (trace, rules) = (options.trace, options.rules.clone());
-        Ok(Session { memory, image, _attendant, child, status: None, reader: Reader::new(), trace, rules })
+        Ok(Session { memory, image, _attendant, child, status: None, reader: Reader::new(), trace, rules, seed })
     }
 
     /// The guest's first process.
@@ -330,6 +337,7 @@ impl Session {
             setuid: stat(16),
             crowded: stat(17),
             filters_refused: filters_refused(stat),
+            seed: self.rules.iter().any(|rule| rule.chance != u32::MAX).then_some(self.seed),
             rules: rules.collect(),
         }
     }
@@ -388,7 +396,8 @@ fn identity(image: &OwnedFd) -> io::Result<u64> {
     Ok((key ^ (about.ctime() as u64) << 32 ^ about.ctime_nsec() as u64).max(1))
 }
 
-fn fill(shared: &mut Shared, options: &Options) {
+fn fill(shared: &mut Shared, options: &Options, seed: u64) {
+    shared.seed = seed;
     let flag = |set, bit| if set { bit } else { 0 };
     let (speed, jump) = (options.speed.or(options.rules.speed()), options.jump.or(options.rules.jump()));
     let bits = flag(options.trace, OPTION_TRACE)

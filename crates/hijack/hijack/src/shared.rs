@@ -191,6 +191,7 @@ pub(crate) struct Shared {
     pub time_base: [u64; 12],
     pub object: ObjectDescription,
     pub ask_limit: u64,
+    pub seed: u64,
     pub calls: [Description; MAX_CALLS],
     pub rules: [Rule; MAX_RULES],
     pub slots: [Slot; MAX_SLOTS],

@@ -83,6 +83,21 @@ fn a_port_that_cannot_be_is_an_error() {
 }
 
 #[test]
+fn a_seed_repeats_what_was_drawn() {
+    let script = "i=0; while [ $i -lt 64 ]; do i=$((i+1)); [ -e / ] && printf 1 || printf 0; done; \
+                  sh -c '[ -e / ]; [ -e / ]; [ -e / ]; [ -e / ]; echo'";
+    let drawn = |seed| {
+        let options = Options { seed, ..ruled("*stat*|*access*(path=\"/\") -> EACCES p=0.5") };
+        let run = run(&options, &["sh", "-c", script]);
+        (run.stdout, run.outcome.rules[0].2, run.outcome.seed.expect("a seed"))
+    };
+    let first = drawn(None);
+    assert!(first.0.contains('0') && first.0.contains('1'), "{first:?}");
+    assert_eq!(drawn(Some(first.2)), first);
+    assert_ne!(drawn(Some(first.2 + 1)).0, first.0);
+}
+
+#[test]
 fn a_chance_is_kept_roughly() {
     let run = run(&ruled("getppid -> count p=0.5"), &[guest("threads", &[]).to_str().expect("a path")]);
     assert_eq!(run.outcome.rules[0].1, 0, "not called");

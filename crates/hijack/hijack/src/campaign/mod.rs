@@ -13,6 +13,7 @@
 
 mod faults;
 mod judge;
+mod junit;
 mod witness;
 
 use crate::rules::{RuleError, Rules};
@@ -20,6 +21,7 @@ use crate::{Options, Session};
 pub use faults::{FAULTS, Fault};
 use judge::Ended;
 pub use judge::Verdict;
+pub use junit::junit;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
