@@ -107,7 +107,7 @@ struct rule {
  * (fcntl) at its number, and the host holds one at 0: the kernel releases it with its process.
  */
 struct slot {
-    u32 state; /* SLOT_*, and the process' number above; the guest claims FREE and sets DONE, the host sets FREE */
+    u32 state; /* SLOT_*, the process' number above; the guest claims FREE, sets DONE, the host FREE */
     u32 tid;
     u32 pid;
     u32 pad;

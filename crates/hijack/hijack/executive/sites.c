@@ -98,8 +98,8 @@ static i64 fresh_stub(void) {
     if (stub_count == MAX_STUBS) return -1;
     u64 at = (u64)&stubs[stub_count], bytes = STUBS_AT_ONCE * sizeof(struct stub);
     if (stub_count % STUBS_AT_ONCE == 0 &&
-        SYS6(__NR_mmap, at, bytes, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE,
-             -1, 0) != (i64)at)
+        SYS6(__NR_mmap, at, bytes, PROT_READ | PROT_WRITE | PROT_EXEC,
+             MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0) != (i64)at)
         return -1;
     return stub_count++;
 }

@@ -108,8 +108,7 @@ impl Reader {
             }
             is_used = true;
             // Ended before what it wrote is taken: so nothing comes later.
-            let has_ended =
-                state == SLOT_DONE || check && state == SLOT_USED && !memory.is_alive(process);
+            let has_ended = state == SLOT_DONE || check && state == SLOT_USED && !memory.is_alive(process);
             self.drain(memory, index, slot, &mut events);
             if has_ended {
                 self.close(index, slot, &mut events);

@@ -87,7 +87,8 @@ fn nothing_is_left_behind() {
         let names = links.filter_map(|link| std::fs::read_link(link.path()).ok());
         names.filter(|name| name.to_string_lossy().starts_with("/memfd:hijack")).count()
     };
-    let mut session = orbit_hijack::Session::start(&Options::default(), &["sleep".into(), "60".into()]).expect("it starts");
+    let mut session =
+        orbit_hijack::Session::start(&Options::default(), &["sleep".into(), "60".into()]).expect("it starts");
     let pid = session.pid();
     assert_eq!(own(pid), 2, "its memory and the executive");
     orbit_linux::signals::send(pid as i32, libc::SIGTERM).expect("sent");

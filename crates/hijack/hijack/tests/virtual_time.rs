@@ -115,7 +115,10 @@ print(shown == time.monotonic())
 until = time.monotonic() + 0.2
 while time.monotonic() < until: time.sleep(0.01)";
     let began = Instant::now();
-    assert_eq!(python(&Options { speed: Some(Speed::FROZEN), ..Options::default() }, code), "timed out\n1 True True\nTrue\n");
+    assert_eq!(
+        python(&Options { speed: Some(Speed::FROZEN), ..Options::default() }, code),
+        "timed out\n1 True True\nTrue\n"
+    );
     assert!(began.elapsed() >= Duration::from_millis(150), "waits take their time: {:?}", began.elapsed());
 }
 

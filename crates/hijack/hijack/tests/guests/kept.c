@@ -1,7 +1,7 @@
 /*
  * "unseen": what a program sees of the descriptors that are open, by each call that names numbers.
- * "away N PROGRAM...": closes the session's N-th descriptor by the executive's own instruction, which no rule sees,
- * then executes the program. "unlink FILE": removes it.
+ * "away N PROGRAM...": closes the session's N-th descriptor by the executive's own instruction,
+ * which no rule sees, then executes the program. "unlink FILE": removes it.
  */
 #define _GNU_SOURCE
 #include <dirent.h>

@@ -1,4 +1,5 @@
-/* How much is locked where a program locks all its memory, as daemons of time and of keys do: KiB, 0 where it may not. */
+/* How much is locked where a program locks all its memory, as daemons of time and of keys do: KiB,
+ * 0 where it may not. */
 #include <stdio.h>
 #include <sys/mman.h>
 

@@ -1,4 +1,5 @@
-/* Calls with addresses at which natively nothing is, and under the executive its own memory: their errors. */
+/* Calls with addresses at which natively nothing is, and under the executive its own memory: their
+ * errors. */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
