@@ -178,7 +178,7 @@ struct shared_memory {
     struct slot slots[MAX_SLOTS];
 };
 /*
- * Behind the structure: the extension, up to where all guests map the file; the policy object, which
+    u32 state; /* SLOT_*, the number of its process above; guests claim FREE and set DONE, the host FREE */
  * is read; MAX_CALLS counters a slot, which continue when another thread takes it; then rings, only
  * where calls are traced. Of the last two a guest maps what its threads have.
  */
