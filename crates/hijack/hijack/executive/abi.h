@@ -178,9 +178,9 @@ struct shared_memory {
     struct slot slots[MAX_SLOTS];
 };
 /*
-    u32 state; /* SLOT_*, the number of its process above; guests claim FREE and set DONE, the host FREE */
- * is read; MAX_CALLS counters a slot, which continue when another thread takes it; then rings, only
- * where calls are traced. Of the last two a guest maps what its threads have.
+ * Behind the structure: the extension, up to where all guests map the file; the policy object,
+ * which is read; MAX_CALLS counters a slot, which continue when another thread takes it; then
+ * rings, only where calls are traced. Of the last two a guest maps what its threads have.
  */
 #define EXTENSION_OFFSET ((sizeof(struct shared_memory) + 4095) & ~4095ul)
 #define OBJECT_OFFSET (EXTENSION_OFFSET + ((sizeof(struct extension_memory) + 4095) & ~4095ul))
