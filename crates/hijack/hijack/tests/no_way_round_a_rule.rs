@@ -50,7 +50,8 @@ fn is_possible(words: &[&str], what: &str) -> bool {
 /// A program that removes a file meets the rule: it fails, and the file is there.
 fn is_denied(words: &[&str], victim: &Path) {
     let run = run(&denies_unlink(), words);
-    assert_eq!((run.outcome.status, run.outcome.rules[0].2), (1, 1), "{words:?}");
+    // A sandbox removes files too.
+    assert!(run.outcome.status == 1 && run.outcome.rules[0].2 > 0, "{words:?}: {:?}", run.outcome);
     assert!(victim.exists(), "{words:?}");
 }
 
