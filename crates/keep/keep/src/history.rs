@@ -154,7 +154,7 @@ fn superfluous(ages: &[Duration], most: usize, interval: Duration) -> Option<usi
 mod tests {
     use super::*;
     use crate::pages::PAGE;
-    use orbit_testing::random::Random;
+    use orbit_testing::Random;
 
     fn page(n: u8) -> Option<Box<Bytes>> {
         Some(Box::new([n; PAGE as usize]))

@@ -12,7 +12,7 @@ use common::apache::{self, Apache};
 use common::campaign::{Client, Kind, Outcome, Server, run};
 use common::nginx::{Nginx, module};
 use common::{Redis, lacks, lacks_tracking, until};
-use orbit_testing::random::Random;
+use orbit_testing::Random;
 use std::path::Path;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};

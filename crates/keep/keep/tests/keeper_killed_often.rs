@@ -5,7 +5,7 @@
 mod common;
 
 use common::{KEEP, Redis, Scratch, events, lacks, lacks_tracking, until};
-use orbit_testing::random::Random;
+use orbit_testing::Random;
 use std::fs;
 use std::process::Command;
 use std::thread::sleep;

@@ -98,7 +98,7 @@ impl Drop for Kept {
 }
 
 fn check(kept: &Kept) {
-    let outcome = run(kept, Kind::Killed, CRASHES, 3, u64::from(std::process::id()) << 32 | 1);
+    let outcome = run(kept, Kind::Killed, CRASHES, 3, orbit_testing::Random::from_environment());
     println!("{}", outcome.text());
     assert!(outcome.errors.is_empty(), "{}", outcome.text());
     assert!(Path::new(&format!("/proc/{}", kept.pid)).exists(), "the same process");

@@ -302,7 +302,7 @@ pub(crate) mod fuzzing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use orbit_testing::random::Random;
+    use orbit_testing::Random;
 
     /// Every record that goes in comes out, in order and unharmed, over many turns of a small ring.
     #[test]

@@ -7,7 +7,7 @@ use orbit::area::{OwedSet, PageRuns, fault};
 use orbit::units::{Page, Pages};
 use orbit::{Area, Engine};
 use orbit_linux::map::{self, Mapping};
-use orbit_testing::random::Random;
+use orbit_testing::Random;
 
 const PAGE: usize = 4096;
 

@@ -2,7 +2,7 @@
 //! and how long nobody was answered.
 
 use super::hung;
-use orbit_testing::random::Random;
+use orbit_testing::Random;
 use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Mutex;

@@ -284,7 +284,7 @@ impl Bitmap {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use orbit_testing::random::Random;
+    use orbit_testing::Random;
     use std::collections::BTreeSet;
 
     /// Both forms agree with an ordered set over random histories.

@@ -82,7 +82,7 @@ impl Pending {
 mod tests {
     use super::*;
     use crate::call::Call;
-    use orbit_testing::random::Random;
+    use orbit_testing::Random;
     use std::sync::Arc;
 
     fn waiting(number: u32) -> Waiting {

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use orbit_testing::random::Random;
+use orbit_testing::Random;
 
 use super::*;
 

@@ -1,7 +1,7 @@
 //! The books balance after every step of a random history.
 
 use super::*;
-use orbit_testing::random::Random;
+use orbit_testing::Random;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Heap {

@@ -88,7 +88,7 @@ impl Chunks {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use orbit_testing::random::Random;
+    use orbit_testing::Random;
 
     #[test]
     fn segments_cover_each_page_once_and_say_what_was_learnt() {
