@@ -3,8 +3,8 @@
 //! comes back.
 
 mod area_common;
-use area_common::Random;
 use orbit::area::Area;
+use orbit_testing::Random;
 use std::collections::BTreeMap;
 use std::ptr::NonNull;
 

@@ -6,7 +6,6 @@ use orbit::area::track::Tracker;
 use orbit::area::{Area, Engine, OwedSet, PageRuns};
 use orbit::units::{Address, Bytes, Page, Pages};
 use orbit_linux::map::Mapping;
-pub use orbit_testing::Random;
 
 pub const PAGE: usize = 4096;
 

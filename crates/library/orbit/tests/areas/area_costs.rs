@@ -2,11 +2,12 @@
 //! `cargo test --release --test area_costs -- --ignored --nocapture --test-threads 1` prints them.
 
 use crate::area_common;
-use area_common::{PAGE, Random, can_have, write};
+use area_common::{PAGE, can_have, write};
 use orbit::area::track::{PageRuns, Tracker};
 use orbit::area::{Area, Engine};
 use orbit::units::{Address, Bytes, Pages};
 use orbit_linux::map::Mapping;
+use orbit_testing::Random;
 use std::hint::black_box;
 use std::time::Instant;
 

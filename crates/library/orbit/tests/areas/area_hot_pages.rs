@@ -3,11 +3,12 @@
 //! when written, all the while.
 
 use crate::area_common;
-use area_common::{Image, PAGE, Random, can_have, write};
+use area_common::{Image, PAGE, can_have, write};
 use orbit::area::Engine;
 use orbit::area::track::Tracker;
 use orbit::units::{Address, Bytes, Page, Pages};
 use orbit_linux::map::Mapping;
+use orbit_testing::Random;
 
 const PAGES: usize = 256;
 const HOT: std::ops::Range<usize> = 40..72;

@@ -2,11 +2,12 @@
 //! right whenever the writers stand still, with every engine.
 
 use crate::area_common;
-use area_common::{Image, PAGE, Random, can_have, engines, read, write};
+use area_common::{Image, PAGE, can_have, engines, read, write};
 use orbit::area::track::Tracker;
 use orbit::area::{Area, Engine};
 use orbit::units::{Address, Bytes};
 use orbit_linux::map::Mapping;
+use orbit_testing::Random;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Barrier, Mutex};
 

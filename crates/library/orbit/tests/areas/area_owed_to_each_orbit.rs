@@ -2,10 +2,11 @@
 //! whoever harvested it.
 
 use crate::area_common;
-use area_common::{Image, PAGE, Random, engines, write};
+use area_common::{Image, PAGE, engines, write};
 use orbit::Kind;
 use orbit::area::{Area, PageRuns};
 use orbit::units::Pages;
+use orbit_testing::Random;
 
 const PAGES: usize = 128;
 
