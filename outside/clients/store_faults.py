@@ -85,9 +85,8 @@ class Sql:
         self.ask("select 1;")
 
     def __del__(self):
-        self.process.stdin.close()
         self.process.kill()
-        self.process.wait()
+        self.process.communicate()
 
     def ask(self, statement):
         self.process.stdin.write(statement + "\n")
@@ -115,11 +114,16 @@ class Postgres(Sql):
 
 
 class Mariadb(Sql):
+    MAKE = (
+        "create database if not exists work; create table if not exists work.counts(k varchar(9) primary key, n int) engine=innodb;"
+        "create table if not exists work.texts(k varchar(9) primary key, t text) engine=innodb; use work; select 1;"
+    )
     INCREMENT = "insert into work.counts values('{key}', 1) on duplicate key update n = n + 1 returning n;"
     SET = "insert into work.texts values('{key}', '{text}') on duplicate key update t = '{text}' returning t;"
 
     def __init__(self, address):
-        super().__init__(["mariadb", "--no-defaults", "-uroot", "-n", "-N", "-B", "-S", address, "work"])
+        super().__init__(["mariadb", "--no-defaults", "-uroot", "-n", "-N", "-B", "-S", address])
+        self.ask(self.MAKE)
 
 
 class Http:

@@ -97,7 +97,10 @@ fn main() {
     let mut command = Command::new(&compiler);
     command.args(["-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-fPIC", "-shared", "-fvisibility=hidden"]);
     // The library defines what these macros would turn into other names.
-    command.args(["-D_GNU_SOURCE", "-U_FORTIFY_SOURCE", "-fno-stack-protector", "-Wl,-z,now", "-o"]).arg(&library);
+    command.args(["-D_GNU_SOURCE", "-U_FORTIFY_SOURCE", "-fno-stack-protector", "-Wl,-z,now"]);
+    // Its own calls reach its own functions: a program that has one of the same name, which passes
+    // on to another name of the library's, would be called by that in turn, without end.
+    command.args(["-Wl,-Bsymbolic-functions", "-o"]).arg(&library);
     command.args(PARTS.map(|part| format!("side/{part}"))).args(["-ldl", "-lpthread"]);
     // Without a log nothing but these is interposed.
     fs::write(&names, format!("{{ global: {}; local: *; }};\n", PLAIN.join("; "))).expect("OUT_DIR is writable");

@@ -150,8 +150,9 @@ static void in_child(void)
         keep_forks = 0;
         return;
     }
-    /* From here on calls pass unlogged: the memory of the parent is not there. */
-    keep_serves = keep_under_way = 0;
+    /* From here on calls pass unlogged: the memory of the parent is not there. Signals that wait
+     * for the parent's next call are the parent's. */
+    keep_serves = keep_under_way = keep_signals_wait = keep_deferred = 0;
     if (spare) {
         snprintf(name, sizeof name, "/proc/%u/fd/%u", spare_of, spare);
         fd = (int)syscall(SYS_openat, AT_FDCWD, name, O_RDWR | O_CLOEXEC);

@@ -136,3 +136,23 @@ fn a_crash_during_the_replay_takes_the_next_rung() {
     let status = until("it ends", || keeper.try_wait().expect("a child"));
     assert_eq!(status.code(), Some(7));
 }
+
+#[test]
+fn a_child_made_while_a_signal_waits_makes_its_calls() {
+    if lacks("cc") || lacks_tracking() {
+        return;
+    }
+    let scratch = Scratch::new("forks");
+    let program = scratch.join("forks");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/forks.c");
+    let compiled = Command::new("cc").args(["-D_GNU_SOURCE", "-O1", source, "-o"]).arg(&program).status();
+    assert!(compiled.expect("cc").success());
+    let log = scratch.join("events");
+    let mut command = Command::new(KEEP);
+    command.args(["--log", "--events"]).arg(&log).arg("--").arg(&program).arg(&scratch.0);
+    let mut keeper = command.spawn().expect("orbit-keep");
+    until("it is kept", || (count(&log, "kept") > 0).then_some(()));
+    std::fs::write(scratch.join("go"), "").expect("written");
+    let status = keeper.wait().expect("a child");
+    assert_eq!((status.code(), count(&log, "crash")), (Some(5), 0));
+}

@@ -85,3 +85,21 @@ fn an_ignored_signal_is_ignored_by_what_it_starts() {
     let status = until("it ends", || keeper.try_wait().expect("a child"));
     assert_eq!(status.code(), Some(7), "SIGTRAP was ignored");
 }
+
+#[test]
+fn a_program_with_signal_functions_of_its_own_is_unharmed() {
+    if lacks("cc") || lacks_tracking() {
+        return;
+    }
+    let scratch = Scratch::new("overrides");
+    let program = scratch.join("overrides");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/overrides.c");
+    let compiled = Command::new("cc").args(["-O1", "-D_GNU_SOURCE", "-rdynamic", source, "-o"]).arg(&program).status();
+    assert!(compiled.expect("cc").success());
+    for options in [&[][..], &["--log"]] {
+        let log = scratch.join(&format!("events{}", options.len()));
+        let mut command = Command::new(KEEP);
+        let status = command.args(options).arg("--events").arg(&log).arg("--").arg(&program).status();
+        assert_eq!((status.expect("orbit-keep").code(), count(&log, "crash")), (Some(5), 0), "{options:?}");
+    }
+}
