@@ -224,7 +224,7 @@ def upcalls_of(listed):
 class Agent(Bare):
     """The program is alone in a control group, and an agent has a policy that watches what is there."""
 
-    POLICY = '[[policy]]\nname = "outside"\nmatch = {{ cgroup = "{group}" }}\nwatch = {{ limit = "1s" }}\n'
+    POLICY = '[[policy]]\nname = "outside"\nmatch = {{ cgroup = "{group}" }}\nwatch = {{ limit = "5s" }}\n'
 
     @staticmethod
     def mount():

@@ -18,6 +18,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -142,6 +143,9 @@ def poor_columns(done):
 
 
 def main():
+    # A shell starts what runs in the background with these ignored, which the programs would inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     options = arguments()
     columns = [column.strip() for column in options.columns.split(",")]
     for column in columns:

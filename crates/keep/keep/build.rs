@@ -27,7 +27,8 @@ const PARTS: [&str; 17] = [
 
 /// What a program without a log has from us: handlers for fatal signals and their stacks, the heap
 /// that can be changed, children, what it executes.
-const PLAIN: [&str; 34] = [
+const PLAIN: [&str; 35] = [
+    "syscall",
     "sigaltstack",
     "sigaction",
     "pthread_sigmask",

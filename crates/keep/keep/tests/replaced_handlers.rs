@@ -87,7 +87,7 @@ fn an_ignored_signal_is_ignored_by_what_it_starts() {
 }
 
 #[test]
-fn a_program_with_signal_functions_of_its_own_is_unharmed() {
+fn a_program_with_functions_of_its_own_and_raw_clones_is_unharmed() {
     if lacks("cc") || lacks_tracking() {
         return;
     }
