@@ -31,6 +31,7 @@
 //! | [`pressure`] | how long tasks stall for memory, CPU, I/O; events of it | its files, and for short windows `CAP_SYS_RESOURCE` |
 //! | [`clock`] | time, and CPU time | never |
 //! | [`cancel`] | holding back the cancellation of a thread | never |
+//! | [`stdio`] | what a copy of a process does not write or run for the original | never |
 //! | [`stat`], [`status`] | what `/proc` says of a process or thread | where `/proc` is not mounted |
 //! | [`thread`], [`socket_info`] | what `/proc` and the kernel say of threads and sockets | processes of other users |
 //! | [`uffd`], [`pagemap`] | which pages were written | before Linux 6.7, under Docker's seccomp profile |
@@ -93,6 +94,7 @@ pub mod socket;
 pub mod socket_info;
 pub mod stat;
 pub mod status;
+pub mod stdio;
 pub mod stream;
 pub mod terminal;
 pub mod thread;

@@ -123,9 +123,9 @@ struct orbit_update; /* what a task hands back */
  * at the call. What the function writes to them stays in the orbit and is gone at the next call;
  * what it keeps in its store, or in other memory of its own, stays until the orbit ends. A task may
  * lock its memory (mlock, mlockall); that of areas is unlocked again between calls.
- * To end the orbit use _exit(), not exit(): its process is a copy of main, and exit() runs main's
- * atexit handlers in it and writes once more what stood in main's stdio buffers when the library
- * was set up. */
+ * One that calls exit() ends the orbit (ORBIT_EXITED): functions that the task registered run, and
+ * its output is written. Functions that main registered with atexit do not run in it, and what
+ * stood in main's stdio buffers when the library was set up is written by main only. */
 typedef long (*orbit_entry)(void *store, void *args);
 
 /* A function of main that a task may ask for in an update. args: a copy of the bytes that came with

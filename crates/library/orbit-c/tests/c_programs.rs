@@ -83,6 +83,7 @@ programs! {
     figure_9_of_the_paper: ["tests/c/paper_figure9.cpp"], [&[]];
     figure_11_of_the_paper: ["tests/c/paper_figure11.c"], [&[]];
     a_crash_costs_main_neither_time_nor_memory: ["tests/c/crash_names.c"], [&[], &["no-memory"]];
+    exit_of_a_task_leaves_main_alone: ["tests/c/exits.c"], [&[]];
     locks_held_at_the_set_up: ["tests/c/stuck_on_inherited_lock.c"], [&[]];
     containers_of_pmr: ["tests/c/pmr.cpp"], [&[]];
     cancelled_threads: ["tests/c/cancelled.c"], [&[]];

@@ -30,6 +30,13 @@ pub enum SharedMemory {
 /// Ranges `(start, end)` that this process has lost rights to, ascending.
 static TAKEN: OnceLock<(SharedMemory, Vec<(usize, usize)>)> = OnceLock::new();
 
+/// Ranges `(start, end)` of all memory that this process shares; none without `/proc`.
+pub(crate) fn ranges() -> Vec<(usize, usize)> {
+    let text = procfs::own_text("maps").unwrap_or_default();
+    let all = maps::parse(&text).unwrap_or_default();
+    all.into_iter().filter(|entry| entry.shared).map(|entry| (entry.start as usize, entry.end as usize)).collect()
+}
+
 /// Called in a template, once, after [`crate::shared::shut_out`]: takes what `allowed` does not
 /// allow.
 ///

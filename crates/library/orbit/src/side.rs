@@ -10,9 +10,10 @@ use crate::generation::generation;
 ///
 /// It may lock its memory (`mlock`, `mlockall`); that of areas is unlocked again between calls.
 ///
-/// To end the orbit use `libc::_exit`, not [`std::process::exit`]: its process is a copy of main,
-/// and the latter runs main's `atexit` handlers in it and writes once more what stood in main's C
-/// stdio buffers when the library was set up.
+/// One that calls `exit` ends the orbit ([`Outcome::Exited`](crate::Outcome::Exited)). Functions
+/// that main registered with `atexit` do not run in it, and what stood in main's C stdio buffers is
+/// written by main only. What main has in buffers of its own (`print!` without a newline) is
+/// copied with it: flush those before the set-up.
 pub type Entry = unsafe extern "C" fn(store: *mut c_void, args: *mut c_void) -> c_long;
 
 /// What an orbit runs once, when it starts and after each restart; makes its store.

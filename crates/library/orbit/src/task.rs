@@ -13,7 +13,7 @@ use std::sync::{Mutex, OnceLock};
 use std::time::Duration;
 
 use orbit_linux::pagemap::Pagemap;
-use orbit_linux::{descriptors, eventfd, futex, map, process, socket, stream};
+use orbit_linux::{descriptors, eventfd, futex, map, process, socket, stdio, stream};
 
 use crate::area::born;
 use crate::channel::{
@@ -85,7 +85,9 @@ pub(crate) fn live(mut socket: Own) -> ! {
     // CPU.
     let mut channel = receive_channel(&socket);
     // A spare has done the slow part when it gets its identity.
-    let prepared = blackbox::prepare();
+    let prepared = blackbox::prepare().and_then(|()| {
+        stdio::end_without_earlier_handlers().map_err(|error| Error::system("handler for the task's exit", error))
+    });
     let pagemap = Pagemap::own().ok().and_then(|pagemap| Own::over(pagemap.map_fd(own::up)).ok());
     let identity = loop {
         if let Some(identity) = channel.0.wait_for_identity() {

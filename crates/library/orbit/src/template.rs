@@ -28,7 +28,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use orbit_linux::{descriptors, map, pidfd, poll, process, procfs, signals, socket};
+use orbit_linux::{descriptors, map, pidfd, poll, process, procfs, signals, socket, stdio};
 
 use crate::area::{born, forks};
 use crate::error::{Error, Kind, Result};
@@ -520,6 +520,8 @@ fn fork_twice(life: Life, ours: &Own, fork: impl Fn() -> std::io::Result<i32>) -
 /// The template's life. One thread; ends with main.
 fn live(life: Life) -> ! {
     side::enter_template();
+    // SAFETY: this process is a copy of the one thread of main that sets the library up.
+    unsafe { stdio::drop_unwritten(&mains_shared::ranges()) };
     // SAFETY: a copy of main's calling thread alone, and it returns to nothing of main's.
     if unsafe { shared::shut_out() }.is_err() {
         // No template rather than one whose orbits could write other orbits' memory.
