@@ -75,6 +75,10 @@ for from in crates/library/orbit-c/orbit.pc.in crates/watch/section/c/rmk_sectio
     echo "$to"
 done
 
+if [ -z "$DESTDIR" ] && ! pkg-config --exists orbit 2>/dev/null; then
+    echo "pkg-config finds the library with PKG_CONFIG_PATH=$lib/pkgconfig" >&2
+fi
+
 # Programs find the library by the loader's cache, if it searches there. A package (DESTDIR) has its own step for that.
 cache=$(command -v ldconfig || echo /sbin/ldconfig)
 if [ -z "$DESTDIR" ] && [ -x "$cache" ]; then

@@ -54,10 +54,13 @@ chmod 755 "$CARGO_TARGET_DIR/release/orbit"
             .current_dir(&root)
             .env("CARGO_TARGET_DIR", &target)
             .env("PATH", path)
+            .env("PKG_CONFIG_LIBDIR", &tools)
             .env_remove("SUDO_USER")
             .env_remove("MAKEFLAGS"),
         LIMIT,
     );
+    let hint = format!("PKG_CONFIG_PATH={}/lib/pkgconfig", prefix.display());
+    assert!(text.contains(&hint), "{text}");
     for name in [
         "include/orbit.h",
         "include/orbit.hpp",
