@@ -319,7 +319,7 @@ mod tests {
     fn named(name: &str) -> (Owned, i32, tempfile::Folder) {
         let folder = tempfile::Folder::new(name);
         let program = folder.0.join(name);
-        fs::copy("/bin/sleep", &program).expect("copied");
+        orbit_testing::copy_of_program("/bin/sleep".as_ref(), &program);
         let child = Command::new(&program).arg("1000").spawn().expect("started");
         let pid = child.id() as i32;
         (Owned(child), pid, folder)
@@ -372,7 +372,7 @@ mod tests {
     fn a_process_that_becomes_another_program_is_decided_anew() {
         let folder = tempfile::Folder::new("oa-exec");
         let program = folder.0.join("oa-exec");
-        fs::copy("/bin/sleep", &program).expect("copied");
+        orbit_testing::copy_of_program("/bin/sleep".as_ref(), &program);
         let shell = format!("read line; exec {} 1000", program.display());
         let mut child =
             Command::new("sh").args(["-c", &shell]).stdin(std::process::Stdio::piped()).spawn().expect("sh");

@@ -64,8 +64,8 @@ fn an_ordinary_user() {
     std::fs::create_dir_all(&place).expect("a directory");
     std::fs::set_permissions(&place, std::fs::Permissions::from_mode(0o777)).expect("a directory for all");
     let (orbit, program, file) = (place.join("orbit"), place.join("named"), place.join("events.jsonl"));
-    std::fs::copy(env!("CARGO_BIN_EXE_orbit"), &orbit).expect("a copy");
-    std::fs::copy(built, &program).expect("a copy");
+    orbit_testing::copy_of_program(env!("CARGO_BIN_EXE_orbit").as_ref(), &orbit);
+    orbit_testing::copy_of_program(built.as_ref(), &program);
     let config = place.join("guard.toml");
     std::fs::write(&config, "limit_ms = 1000\n").expect("a file");
     let mut guard = Command::new(&orbit);

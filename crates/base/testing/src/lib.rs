@@ -21,6 +21,6 @@ pub use process::{
     Killed, below, children, descriptors, family_cpu, field, is_zombie, lives, own_cpu, parent, shared_writable,
     signal, started, status,
 };
-pub use program::compile;
+pub use program::{compile, copy_of_program};
 pub use random::Random;
 pub use wait::{PATIENCE, until, until_some};

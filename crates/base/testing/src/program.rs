@@ -16,3 +16,14 @@ pub fn compile(compiler: &str, source: &Path, program: &Path, flags: &[&str]) {
     let done = command.output().unwrap_or_else(|error| panic!("{compiler}: {error}"));
     assert!(done.status.success(), "{}: {}", source.display(), String::from_utf8_lossy(&done.stderr));
 }
+
+/// Copies a program that is then executed. Another process writes it: a descriptor for writing of
+/// this one would live on for a moment in each child that another thread forks meanwhile, and
+/// `execve` would fail with `ETXTBSY` (<https://github.com/golang/go/issues/22315>).
+///
+/// # Panics
+/// With what `cp` said, where it fails.
+pub fn copy_of_program(program: &Path, copy: &Path) {
+    let done = Command::new("cp").arg("--").args([program, copy]).output().expect("cp");
+    assert!(done.status.success(), "{}: {}", copy.display(), String::from_utf8_lossy(&done.stderr));
+}

@@ -30,7 +30,7 @@ fn the_capabilities_are_named() {
     }
     // A copy where everybody may read it.
     let copy = std::env::temp_dir().join(format!("orbit-uprobe-user-{}", std::process::id()));
-    std::fs::copy(std::env::current_exe().expect("the test"), &copy).expect("a copy");
+    orbit_testing::copy_of_program(&std::env::current_exe().expect("the test"), &copy);
     let out = Command::new(&copy)
         .args(["the_capabilities_are_named", "--exact", "--nocapture"])
         .env(MARK, "1")

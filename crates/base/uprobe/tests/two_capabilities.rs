@@ -34,9 +34,9 @@ fn are_enough() {
     // Where everybody may read them.
     let here = |name: &str| std::env::temp_dir().join(format!("orbit-uprobe-{name}-{}", std::process::id()));
     let (copy, program) = (here("two"), Program::built("two", "counted.c", &["-O1"]));
-    std::fs::copy(std::env::current_exe().expect("the test"), &copy).expect("a copy");
+    orbit_testing::copy_of_program(&std::env::current_exe().expect("the test"), &copy);
     let counted = here("counted");
-    std::fs::copy(&program.file, &counted).expect("a copy");
+    orbit_testing::copy_of_program(&program.file, &counted);
     let mut itself = Command::new(&copy);
     itself.args(["are_enough", "--exact", "--nocapture"]).env(PROGRAM, &counted).current_dir("/");
     // SAFETY: it makes system calls only.

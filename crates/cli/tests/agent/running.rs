@@ -107,7 +107,7 @@ impl Agent {
 pub fn program(dir: &Dir, name: &str) -> PathBuf {
     let built = crate::guard_common::build(dir, "hangs.c");
     let path = dir.0.join(name);
-    std::fs::copy(built, &path).expect("copied");
+    orbit_testing::copy_of_program(built.as_ref(), &path);
     path
 }
 
@@ -115,7 +115,7 @@ pub fn program(dir: &Dir, name: &str) -> PathBuf {
 pub fn well(dir: &Dir, name: &str) -> PathBuf {
     let folder = dir.0.join("well");
     std::fs::create_dir_all(&folder).expect("made");
-    std::fs::copy("/bin/sleep", folder.join(name)).expect("copied");
+    orbit_testing::copy_of_program("/bin/sleep".as_ref(), &folder.join(name));
     folder.join(name)
 }
 

@@ -12,7 +12,7 @@ impl Installed {
     fn new(name: &str) -> Installed {
         let folder = std::env::temp_dir().join(format!("orbit-{name}-{}", std::process::id()));
         std::fs::create_dir_all(&folder).expect("a folder");
-        std::fs::copy(env!("CARGO_BIN_EXE_orbit"), folder.join("orbit")).expect("a copy");
+        orbit_testing::copy_of_program(env!("CARGO_BIN_EXE_orbit").as_ref(), &folder.join("orbit"));
         Installed(folder)
     }
 }

@@ -65,7 +65,7 @@ fn a_setuid_program_runs_without_its_rights() {
     }
     let program = guest("bad", &["-DSETUID"]);
     let copy = program.with_extension("setuid");
-    std::fs::copy(&program, &copy).expect("copied");
+    orbit_testing::copy_of_program(&program, &copy);
     std::os::unix::fs::chown(&copy, Some(65534), None).expect("given to nobody");
     std::fs::set_permissions(&copy, std::os::unix::fs::PermissionsExt::from_mode(0o4755)).expect("setuid");
     let native = Command::new(&copy).arg("rights").output().expect("run");

@@ -77,7 +77,7 @@ fn a_program_starts_by_the_kept_descriptor_whatever_proc_is() {
     let (root, program) = (victim("root-without-proc"), guest("kept", &["-static"]));
     std::fs::remove_file(&root).expect("removed");
     std::fs::create_dir_all(&root).expect("a folder");
-    std::fs::copy(&program, root.join("kept")).expect("copied");
+    orbit_testing::copy_of_program(&program, &root.join("kept"));
     std::fs::write(root.join("victim"), "x").expect("written");
     let path = root.to_str().expect("a path");
     // Natively it removes a file that the test then makes again.

@@ -109,7 +109,7 @@ fn an_emptied_environment_and_scripts_are_seen() {
 fn a_deleted_binary_still_starts_itself() {
     let program = guest("interface", &["-DDELETED"]);
     let copy = program.with_extension("deleted");
-    std::fs::copy(&program, &copy).expect("copied");
+    orbit_testing::copy_of_program(&program, &copy);
     let path = copy.to_str().expect("a path");
     let line = format!("exec 9<{path}; rm {path}; exec /proc/self/fd/9 5");
     let run = run(&traced(), &["bash", "-c", &line]);

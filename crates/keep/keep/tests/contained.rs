@@ -31,7 +31,7 @@ fn lacks_containers() -> bool {
 /// The keeper, where every user can execute it.
 fn for_all(scratch: &Scratch) -> PathBuf {
     let keeper = scratch.join("orbit-keep");
-    fs::copy(KEEP, &keeper).expect("copied");
+    orbit_testing::copy_of_program(KEEP.as_ref(), &keeper);
     fs::set_permissions(&scratch.0, fs::Permissions::from_mode(0o777)).expect("own file");
     fs::set_permissions(&keeper, fs::Permissions::from_mode(0o755)).expect("own file");
     keeper

@@ -38,7 +38,7 @@ fn open_to_all(path: &Path, mode: u32) {
 /// The keeper, where every user can execute it.
 fn for_all(scratch: &Scratch) -> PathBuf {
     let keeper = scratch.join("orbit-keep");
-    fs::copy(KEEP, &keeper).expect("copied");
+    orbit_testing::copy_of_program(KEEP.as_ref(), &keeper);
     open_to_all(&scratch.0, 0o777);
     open_to_all(&keeper, 0o755);
     keeper
@@ -67,7 +67,7 @@ fn a_program_with_the_rights_of_another_user() {
     let scratch = Scratch::new("refused-setuid");
     let keeper = for_all(&scratch);
     let program = scratch.join("sleep");
-    fs::copy("/bin/sleep", &program).expect("copied");
+    orbit_testing::copy_of_program("/bin/sleep".as_ref(), &program);
     open_to_all(&program, 0o4755);
     let said = scratch.join("said");
     let mut command = Command::new(keeper);

@@ -58,7 +58,7 @@ fn without_rights_there_are_upcalls_all_the_same() {
     use std::os::unix::process::CommandExt;
     // Where this user can read it.
     let program = std::env::temp_dir().join(format!("orbit-upcall-{}", std::process::id()));
-    std::fs::copy(std::env::current_exe().expect("own program"), &program).expect("a copy");
+    orbit_testing::copy_of_program(&std::env::current_exe().expect("own program"), &program);
     std::fs::set_permissions(&program, std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("own file");
     let output = std::process::Command::new(&program)
         .args(["ordinary_user", "--exact", "--ignored", "--nocapture", "--test-threads=1"])

@@ -62,7 +62,7 @@ fn python_structures_full_of_rubbish() {
     let built = dir.build("rubbish.c", &["-O1", "-DOLD"]);
     let old = [dir.0.join("python3.9"), dir.0.join("python3.10")];
     for o in &old {
-        std::fs::copy(&built, o).unwrap();
+        orbit_testing::copy_of_program(&built, o);
     }
     // As many frames as there is room for, of those that cost most.
     let frames = inspect(&program, &["0x030c01f0", "large", "1"]);

@@ -139,7 +139,7 @@ fn library_loaded_later_and_another_program() {
     assert!(frame(&s, "gamma_park").module.ends_with("late.so"));
 
     let other = dir.0.join("other");
-    std::fs::copy(&program, &other).unwrap();
+    orbit_testing::copy_of_program(&program, &other);
     let p = Running::program(&program, &["0", "exec", other.to_str().unwrap()]);
     let mut u = Unwinder::new(p.pid()).unwrap();
     u.prepare().unwrap();
