@@ -241,7 +241,7 @@ impl Screen {
 
 /// The programs under `orbit keep`: all, or the one of this number.
 fn kept(pid: Option<i32>) -> Vec<Row> {
-    let rows = orbit_keep::board::all().into_iter().flat_map(|(_, rows)| rows);
+    let rows = orbit_keep::board::all().known.into_iter().flat_map(|(_, rows)| rows);
     rows.filter(|row| pid.is_none_or(|pid| row.pid == pid)).collect()
 }
 

@@ -6,7 +6,7 @@
 //! logged from the start.
 
 use crate::error::Error;
-use crate::layout::{Orders, PAGE};
+use crate::layout::{Orders, PAGE, VERSION};
 use crate::shared::{MAIN_STACK_BYTES, STACK_BYTES, Shared};
 use graft::{Process, Protection, Region, Source, Stopped, free_address};
 use orbit_linux::procfs;
@@ -152,6 +152,12 @@ fn clear_away(process: &Process) -> Result<(), Error> {
         return Ok(());
     };
     let mut word = [0; 4];
+    // Magic number and version stay at their place in all versions.
+    process.read(orders.start + offset_of!(Orders, version) as u64, &mut word)?;
+    if u32::from_ne_bytes(word) != VERSION {
+        let why = "is or was kept by another version of orbit, which alone can take out what it put in";
+        return Err(Error::Unkept(format!("process {} {why}", process.pid())));
+    }
     process.read(orders.start + offset_of!(Orders, keeper) as u64, &mut word)?;
     let keeper = u32::from_ne_bytes(word);
     if keeper != 0 && keeper & libc::FUTEX_OWNER_DIED == 0 {

@@ -93,17 +93,48 @@ pub(crate) fn is_allowed(peer: &UnixStream) -> io::Result<bool> {
     Ok(user == 0 || user == host::user())
 }
 
-/// The keepers that run in this network namespace and answer this user, with their rows.
-pub fn all() -> Vec<(i32, Vec<Row>)> {
+/// What the keepers of this network namespace say to this user.
+#[derive(Debug, Default)]
+pub struct Keepers {
+    /// Each with its rows.
+    pub known: Vec<(i32, Vec<Row>)>,
+    /// Those of another version: what they say is not understood.
+    pub unknown: Vec<i32>,
+}
+
+impl Keepers {
+    /// A sentence for each that is not understood.
+    pub fn complaints(&self) -> impl Iterator<Item = String> {
+        self.unknown.iter().map(|keeper| {
+            format!(
+                "keeper {keeper} is of another version of orbit, and what it says is not understood; its programs stay \
+                 kept: /proc/{keeper}/exe is the command that knows them"
+            )
+        })
+    }
+}
+
+/// Asks all keepers that run in this network namespace; those of other users are left out.
+pub fn all() -> Keepers {
     let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
     let names = sockets.lines().filter_map(|line| line.split_whitespace().nth(7)?.strip_prefix('@'));
     let mut keepers: Vec<i32> = names.filter_map(|name| name.strip_prefix(PREFIX)?.parse().ok()).collect();
     keepers.sort_unstable();
     keepers.dedup();
-    keepers.into_iter().filter_map(|keeper| Some((keeper, ask(keeper).ok()?))).collect()
+    let mut found = Keepers::default();
+    for keeper in keepers {
+        match ask(keeper) {
+            Ok(rows) => found.known.push((keeper, rows)),
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => found.unknown.push(keeper),
+            // It has ended meanwhile, or does not answer this user.
+            Err(_) => {}
+        }
+    }
+    found
 }
 
-/// The rows of one keeper; an empty answer, as another user gets it, is an error.
+/// The rows of one keeper; an empty answer, as another user gets it, is an error. `InvalidData`: its
+/// answer is no table of this version.
 fn ask(keeper: i32) -> io::Result<Vec<Row>> {
     let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(format!("{PREFIX}{keeper}"))?)?;
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
@@ -113,7 +144,10 @@ fn ask(keeper: i32) -> io::Result<Vec<Row>> {
     }
     let mut text = Vec::new();
     stream.take(MAX_ANSWER_BYTES).read_to_end(&mut text)?;
-    Ok(serde_json::from_slice(&text)?)
+    serde_json::from_slice(&text).map_err(|error| match error.classify() {
+        serde_json::error::Category::Data => io::ErrorKind::InvalidData.into(),
+        _ => error.into(),
+    })
 }
 
 /// The last pauses of one program.

@@ -173,7 +173,10 @@ fn line(peer: &UnixStream) -> io::Result<Vec<u8>> {
 /// is.
 pub fn recover(pid: i32, tid: i32, why: &str) -> Result<String, String> {
     let keepers = crate::board::all();
-    let Some((keeper, _)) = keepers.iter().find(|(_, rows)| rows.iter().any(|row| row.pid == pid)) else {
+    let Some((keeper, _)) = keepers.known.iter().find(|(_, rows)| rows.iter().any(|row| row.pid == pid)) else {
+        if let Some(complaint) = keepers.complaints().next() {
+            return Err(complaint);
+        }
         return Err(format!(
             "process {pid} is not kept: start it by `orbit keep -- PROGRAM`, or keep it by --pid {pid}"
         ));

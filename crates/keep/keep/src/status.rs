@@ -13,15 +13,22 @@ const PLAIN: Style = Style::new();
 pub(crate) fn print(is_json: bool) -> Done {
     let keepers = board::all();
     let mut to = anstream::AutoStream::auto(std::io::stdout());
+    for complaint in keepers.complaints() {
+        anstream::eprintln!("orbit keep: {complaint}");
+    }
     if is_json {
-        let keepers: Vec<_> =
-            keepers.iter().map(|(keeper, rows)| serde_json::json!({ "keeper": keeper, "programs": rows })).collect();
-        out::json(&mut to, &serde_json::json!({ "keepers": keepers }))?;
-    } else if keepers.is_empty() {
+        let unknown = &keepers.unknown;
+        let keepers: Vec<_> = keepers
+            .known
+            .iter()
+            .map(|(keeper, rows)| serde_json::json!({ "keeper": keeper, "programs": rows }))
+            .collect();
+        out::json(&mut to, &serde_json::json!({ "keepers": keepers, "other_versions": unknown }))?;
+    } else if keepers.known.is_empty() && keepers.unknown.is_empty() {
         out::say(|to| writeln!(to, "No program of this user is kept here: orbit keep -- PROGRAM keeps one."))
             .map_err(Failure::from)?;
     } else {
-        let rows = keepers.into_iter().flat_map(|(_, rows)| rows);
+        let rows = keepers.known.into_iter().flat_map(|(_, rows)| rows);
         table(&rows.collect::<Vec<_>>()).write(&mut to)?;
     }
     Ok(ExitCode::SUCCESS)

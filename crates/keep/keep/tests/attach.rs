@@ -137,3 +137,32 @@ fn a_keeper_that_is_killed_leaves_a_program_that_dies_of_its_own_crash() {
     let status = until("it dies", || program.0.try_wait().expect("a child"));
     assert_eq!(status.signal(), Some(libc::SIGSEGV));
 }
+
+/// What another version has in a program lies elsewhere in it: nothing is read from that, nor taken
+/// out.
+#[test]
+fn a_program_that_another_version_keeps_is_refused() {
+    if lacks("python3") || lacks_tracking() {
+        return;
+    }
+    let scratch = Scratch::new("attach-version");
+    let (ready, events) = (scratch.join("ready"), scratch.join("events"));
+    // The magic number, a version that never was, and no keeper wherever it may be looked for.
+    let other = "import mmap, os, struct, sys, time\n\
+        fd = os.memfd_create('orbit-keep'); os.ftruncate(fd, 1 << 16)\n\
+        os.pwrite(fd, struct.pack('II', 0x5045454b, 999), 0)\n\
+        held = mmap.mmap(fd, 1 << 16); open(sys.argv[1], 'w').close()\n\
+        time.sleep(600)";
+    let spawned = Command::new("python3").args(["-c", other]).arg(&ready).spawn().expect("python3");
+    let program = Program(spawned);
+    until("it has the memory", || ready.exists().then_some(()));
+    let maps = || fs::read_to_string(format!("/proc/{}/maps", program.0.id())).expect("it lives");
+    let before = maps();
+    let mut command = Command::new(KEEP);
+    command.args(common::BEST_EFFORT).args(["--pid", &program.0.id().to_string(), "--events"]).arg(&events);
+    let refused = command.output().expect("orbit-keep");
+    let said = String::from_utf8_lossy(&refused.stderr);
+    assert_eq!(refused.status.code(), Some(125), "{said}");
+    assert!(said.contains("another version of orbit"), "{said}");
+    assert_eq!(maps(), before);
+}

@@ -6,6 +6,8 @@ mod common;
 use common::{KEEP, Redis, events, lacks, lacks_tracking, until};
 use std::io::{Read, Write};
 use std::net::TcpStream;
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::{SocketAddr, UnixListener};
 use std::process::Command;
 
 fn status(json: bool) -> String {
@@ -47,4 +49,27 @@ fn status_metrics_and_stacks() {
     let frames = stack["frames"].as_array().expect("frames");
     let is_found = frames.iter().any(|f| f.as_str().is_some_and(|f| f.contains("redis-")));
     assert!(is_found, "frames of the program: {stack}");
+}
+
+/// It is neither left out nor taken for none: `watch` would say that its programs are not kept.
+#[test]
+fn a_keeper_of_another_version_is_named() {
+    let own = std::process::id();
+    let address = SocketAddr::from_abstract_name(format!("orbit-keep/{own}")).expect("a name");
+    let listener = UnixListener::bind_addr(&address).expect("no keeper has this process' number");
+    // The other test's commands ask it as well: it ends with this process.
+    std::thread::spawn(move || {
+        for peer in listener.incoming() {
+            // A row that lacks what this version needs and has what it does not know.
+            let _ = peer.expect("a peer").write_all(br#"[{"pid": 1, "name": "other", "phase": 3}]"#);
+        }
+    });
+    let said = Command::new(KEEP).arg("--status").output().expect("orbit-keep");
+    let (out, err) = (String::from_utf8_lossy(&said.stdout), String::from_utf8_lossy(&said.stderr));
+    assert!(err.contains(&format!("keeper {own} is of another version of orbit")), "{err}");
+    assert!(!out.contains("No program"), "{out}");
+    let all: serde_json::Value = serde_json::from_str(&status(true)).expect("JSON");
+    assert!(all["other_versions"].as_array().is_some_and(|all| all.contains(&own.into())), "{all}");
+    let why = orbit_keep::recover(1, 1, "it hangs").expect_err("nobody is known to keep it");
+    assert!(why.contains("another version of orbit"), "{why}");
 }

@@ -245,5 +245,30 @@ pub fn ask_giving(socket: &Path, request: &Request, limit: Duration, gives: &[Bo
     stream.write_all(&line[sent..])?;
     let mut answer = String::new();
     BufReader::new(stream.take(LINE)).read_line(&mut answer)?;
-    Ok(serde_json::from_str(&answer)?)
+    serde_json::from_str(&answer).map_err(|error| {
+        let why = format!("what the host answers is not understood: is it of another version of orbit? ({error})");
+        io::Error::new(io::ErrorKind::InvalidData, why)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    #[test]
+    fn an_answer_of_another_version_is_a_sentence() {
+        let socket = std::env::temp_dir().join(format!("orbit-service-version-{}", std::process::id()));
+        let listener = UnixListener::bind(&socket).expect("bound");
+        let host = std::thread::spawn(move || {
+            let (peer, _) = listener.accept().expect("a command");
+            let mut line = String::new();
+            BufReader::new(&peer).read_line(&mut line).expect("a line");
+            (&peer).write_all(b"{\"a-later-reply\":{\"services\":[]}}\n").expect("sent");
+        });
+        let error = ask_within(&socket, &Request::List, Duration::from_secs(20)).expect_err("not understood");
+        host.join().expect("answered");
+        std::fs::remove_file(&socket).expect("removed");
+        assert!(error.to_string().contains("another version of orbit"), "{error}");
+    }
 }

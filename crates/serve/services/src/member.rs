@@ -288,7 +288,10 @@ impl Invitation {
         let first = Mapping::shared(files[0].as_fd(), abi::SLOT, false, false);
         let first = First(first.map_err(|error| Error::system("mapping the sandbox region", &error))?);
         if first.directory().magic != abi::MAGIC {
-            return Err(Error::new(Kind::Invalid, format!("process {} is no host of services", self.host)));
+            return Err(Error::new(
+                Kind::Invalid,
+                format!("process {} is no host of services of this version of orbit", self.host),
+            ));
         }
         Ok((files, first))
     }
