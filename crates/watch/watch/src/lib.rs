@@ -359,7 +359,8 @@ fn begin(args: &Args) -> Result<Guard, Failure> {
     {
         return Err(cannot(
             &format!(
-                "cannot see what the threads of process {pid} wait for (it takes the same user, or CAP_SYS_PTRACE; \
+                "cannot see what the threads of process {pid} wait for (it takes the same user, or \
+                 CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH; \
                  where kernel.yama.ptrace_scope \
                  is 1, an ordinary user has to start it by `orbit watch -- PROGRAM`)"
             ),

@@ -149,7 +149,9 @@ impl Sensor {
         // Others may be as many as a program makes.
         let first = pids.next().filter(|_| !self.is_trouble_said);
         self.is_trouble_said |= first.is_some();
-        let what = "cannot be seen: needs the same user, or CAP_SYS_PTRACE; nothing more is said of others like it";
+        // Files of other users' processes have mode 0400: the right to trace does not open them.
+        let what = "cannot be seen: needs the same user, or CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH; nothing more is \
+                    said of others like it";
         first.map(|pid| (pid, format!("what the threads of {pid} wait for {what}"))).into_iter().collect()
     }
 

@@ -60,7 +60,7 @@ fn an_ordinary_user_learns_what_is_missing() {
         w.until("that it cannot be seen", |all| all.iter().any(|e| matches!(e, Event::Trouble { .. })));
         w.run(Duration::from_secs(4));
         let reported = troubles(&w);
-        assert!(reported.iter().all(|t| t.contains("CAP_SYS_PTRACE")), "{reported:?}");
+        assert!(reported.iter().all(|t| t.contains("CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH")), "{reported:?}");
         assert!(w.hangs().is_empty(), "nothing is concluded from what is not seen: {:#?}", w.hangs());
         return;
     }
