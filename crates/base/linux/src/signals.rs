@@ -24,6 +24,22 @@ pub fn set_default(signal: i32) {
     unsafe { libc::signal(signal, libc::SIG_DFL) };
 }
 
+/// Dies of a signal by its default action, as another process has, so that a parent sees the same
+/// end. Leaves no core. Returns where the signal does not kill: the first process of a namespace,
+/// or a signal with another default.
+pub fn die_of(signal: i32) {
+    // A core's helper program runs whatever the limit is; it does not for what is not dumpable.
+    // SAFETY: numbers only.
+    let is_without_core = unsafe { libc::prctl(libc::PR_SET_DUMPABLE, 0, 0, 0, 0) } == 0;
+    if !is_without_core {
+        return;
+    }
+    set_default(signal);
+    Set::of([signal]).unblock();
+    // SAFETY: a number only. It goes to this thread, which does not block it.
+    unsafe { libc::raise(signal) };
+}
+
 /// Sends a signal to a process by its number; 0 sends none and only checks that it could be sent.
 /// Async-signal-safe.
 ///

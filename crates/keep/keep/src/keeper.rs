@@ -203,8 +203,8 @@ impl Keeper {
         }
     }
 
-    /// Keeps the program until it exits; returns the status to exit with.
-    pub fn run(mut self, signals: Option<&Signals>) -> Result<Option<u8>, Error> {
+    /// Keeps the program until it exits; returns how it has ended, where that can be known.
+    pub fn run(mut self, signals: Option<&Signals>) -> Result<Option<End>, Error> {
         let bell = match self.bell.take() {
             Some(bell) => bell,
             None => Bell::start(&self.shared).map_err(Error::io(BELL))?,
@@ -236,7 +236,7 @@ impl Keeper {
                 {
                     attached.leave(self.kept.process())?;
                     self.reporter.note("left: it continues, unkept");
-                    return Ok(Some(0));
+                    return Ok(Some(End { code: 0, signal: None }));
                 }
             }
             if let Some(end) = self.has_exited() {
@@ -514,8 +514,7 @@ impl Keeper {
         });
     }
 
-    fn exited(&mut self, end: Option<End>) -> Option<u8> {
-        let status = end.map(|end| end.code);
+    fn exited(&mut self, end: Option<End>) -> Option<End> {
         match end {
             _ if self.figures.by_rung[rung_index(Rung::GiveUp)] > 0 => {}
             Some(End { signal: Some(libc::SIGKILL), .. }) => {
@@ -538,12 +537,12 @@ impl Keeper {
         self.publish();
         self.board.remove(self.kept.process().pid());
         let figures = self.figures.clone();
-        self.reporter.report(&Event::Exited { status, figures });
+        self.reporter.report(&Event::Exited { status: end.map(|end| end.code), figures });
         // A daemon's first process exits early; the thread of each child ends with it.
         while self.family.as_ref().is_some_and(Family::lives) {
             std::thread::sleep(CHILD_STEP);
         }
-        status
+        end
     }
 }
 

@@ -77,13 +77,15 @@ pub use status::table;
 
 use orbit_console::events::Events;
 use orbit_console::out::{Done, Failure};
+use program::End;
 use std::path::Path;
 use std::process::ExitCode;
 
 /// Exit status if the program cannot be kept.
 pub const NOT_BEGUN: u8 = 125;
 
-/// Runs the subcommand; blocks until the program has exited.
+/// Runs the subcommand; blocks until the program has exited. Does not return where the program has
+/// died of a signal: the caller dies of the same, without a core.
 ///
 /// # Errors
 /// Never: what fails before the program runs is said on stderr, and the status is [`NOT_BEGUN`],
@@ -93,7 +95,12 @@ pub fn run(args: &Args) -> Done {
         return status::print(args.json);
     }
     match begin(args) {
-        Ok(code) => Ok(ExitCode::from(code)),
+        Ok(end) => {
+            if let Some(signal) = end.signal {
+                orbit_linux::signals::die_of(signal);
+            }
+            Ok(ExitCode::from(end.code))
+        }
         Err((code, why)) => {
             // Says it on stderr; the status is our own.
             let _ = orbit_console::out::exit_code(Err(Failure::text(why)));
@@ -102,7 +109,7 @@ pub fn run(args: &Args) -> Done {
     }
 }
 
-fn begin(args: &Args) -> Result<u8, (u8, String)> {
+fn begin(args: &Args) -> Result<End, (u8, String)> {
     let settings = args.settings().map_err(|why| (NOT_BEGUN, why))?;
     let events =
         args.events.as_deref().map(|path| Events::open(path, "keep")).transpose().map_err(|why| (NOT_BEGUN, why))?;
@@ -129,9 +136,10 @@ fn begin(args: &Args) -> Result<u8, (u8, String)> {
     let settings = std::sync::Arc::new(settings);
     if let Some(pid) = args.pid {
         let keeper = keeper::Keeper::attach(pid, &settings, reporter);
-        let status = keeper.and_then(|keeper| keeper.run(Some(&signals)));
+        let end = keeper.and_then(|keeper| keeper.run(Some(&signals)));
         // Its parent may have been faster to ask for its status.
-        return status.map(|status| status.unwrap_or(0)).map_err(|error| (NOT_BEGUN, error.to_string()));
+        let unknown = End { code: 0, signal: None };
+        return end.map(|end| end.unwrap_or(unknown)).map_err(|error| (NOT_BEGUN, error.to_string()));
     }
     let keeper = keeper::Keeper::start(&settings, reporter).map_err(|error| match &error {
         Error::Io("starting the program", source) => {
@@ -140,7 +148,7 @@ fn begin(args: &Args) -> Result<u8, (u8, String)> {
         }
         _ => (NOT_BEGUN, error.to_string()),
     })?;
-    let status = keeper.run(Some(&signals)).map_err(|error| (NOT_BEGUN, error.to_string()))?;
+    let end = keeper.run(Some(&signals)).map_err(|error| (NOT_BEGUN, error.to_string()))?;
     // The program is the keeper's child, so its status is known.
-    Ok(status.unwrap_or(NOT_BEGUN))
+    Ok(end.unwrap_or(End { code: NOT_BEGUN, signal: None }))
 }

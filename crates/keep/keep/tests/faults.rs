@@ -5,6 +5,7 @@ mod common;
 
 use common::{KEEP, Scratch, count, events, lacks, lacks_tracking, until};
 use std::fs;
+use std::os::unix::process::ExitStatusExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -36,7 +37,7 @@ fn keep(program: &Path, case: &str, options: &[&str], log: &Path) -> (i32, Strin
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(fs::File::create(&said).expect("a file"));
     let mut keeper = command.spawn().expect("orbit-keep");
     let status = until("it exits", || keeper.try_wait().expect("a child"));
-    (status.code().unwrap_or(-1), fs::read_to_string(said).expect("text"))
+    (status.code().or(status.signal().map(|signal| -signal)).expect("an end"), fs::read_to_string(said).expect("text"))
 }
 
 /// One that is put back once and comes to a good end.
@@ -100,7 +101,7 @@ fn a_core_is_left_by_a_program_that_is_given_up() {
         .current_dir(&scratch.0);
     let mut keeper = shell.stderr(Stdio::null()).spawn().expect("sh");
     let status = until("it is given up", || keeper.try_wait().expect("a child"));
-    assert_eq!(status.code(), Some(128 + libc::SIGSEGV));
+    assert_eq!(status.signal(), Some(libc::SIGSEGV));
     let is_core = |entry: &fs::DirEntry| entry.file_name().to_string_lossy().starts_with("core");
     let left = fs::read_dir(&scratch.0).expect("a folder").filter_map(Result::ok).filter(is_core).count();
     assert_eq!(left, 1, "one core");
@@ -130,7 +131,7 @@ fn a_program_that_crashes_without_end_gets_its_true_status() {
     let scratch = Scratch::new("faults-endless");
     let log = scratch.join("events");
     let (status, said) = keep(&compile(&scratch, &[]), "endless", &["--quiet"], &log);
-    assert_eq!(status, 128 + libc::SIGSEGV, "{said}");
+    assert_eq!(status, -libc::SIGSEGV, "{said}");
     let why = events(&log).iter().find(|e| e["event"] == "gave-up").map(|e| e["why"].to_string());
     assert!(why.is_some_and(|why| why.contains("too often")), "{said}");
     assert!(count(&log, "recovered") >= 100);
@@ -147,7 +148,7 @@ fn an_exit_and_a_kill_are_not_recovered_from_and_that_is_said() {
     assert_eq!(status, 101);
     assert!(said.contains("exited of itself with status 101"), "{said}");
     let (status, said) = keep(&program, "killed", &[], &scratch.join("events2"));
-    assert_eq!(status, 128 + libc::SIGKILL);
+    assert_eq!(status, -libc::SIGKILL);
     assert!(said.contains("SIGKILL") && said.contains("cannot be recovered from"), "{said}");
 }
 
