@@ -147,7 +147,7 @@ fn a_program_that_another_version_keeps_is_refused() {
     }
     let scratch = Scratch::new("attach-version");
     let (ready, events) = (scratch.join("ready"), scratch.join("events"));
-    // The magic number, a version that never was, and no keeper wherever it may be looked for.
+    // The magic number, a version that never was, and no keeper at any offset.
     let other = "import mmap, os, struct, sys, time\n\
         fd = os.memfd_create('orbit-keep'); os.ftruncate(fd, 1 << 16)\n\
         os.pwrite(fd, struct.pack('II', 0x5045454b, 999), 0)\n\
