@@ -133,8 +133,8 @@ pub fn all() -> Keepers {
     found
 }
 
-/// The rows of one keeper; an empty answer, as another user gets it, is an error. `InvalidData`: it is
-/// no table of this version.
+/// The rows of one keeper; an empty answer, as another user gets it, is an error. `InvalidData`:
+/// it is no table of this version.
 fn ask(keeper: i32) -> io::Result<Vec<Row>> {
     let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(format!("{PREFIX}{keeper}"))?)?;
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
