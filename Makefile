@@ -4,13 +4,15 @@
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-.PHONY: help demo cast docs check test test-full outside bench lint lab build install clean
+.PHONY: help demo cast docs check test test-full outside bench lint lab build static deb install clean
 
 help:
 	@echo 'make demo       a tour: a crash contained, a deadlock explained; two minutes'
 	@echo 'make cast       draws the tour as docs/demo.svg, from a run'
 	@echo 'make docs       checks the links of all documents; makes the book in target/book, where mdBook is installed'
 	@echo 'make build      the library, the C library and the orbit command, into target/release'
+	@echo 'make static     the orbit command as one file that needs no other, target/static/orbit, tried in an empty root'
+	@echo 'make deb        a Debian package of the command, target/deb/orbit_VERSION_ARCH.deb, tried in a folder that serves as a root'
 	@echo 'make check      formatting, floors, unit tests and one test of each kind: the loop of a developer, about three minutes'
 	@echo 'make test       every test; the last line is: N passed, N failed, N skipped'
 	@echo 'make test-full  the same with longer campaigns and fuzzing; SPECIFICATION.md says which are commands of their own'
@@ -62,6 +64,12 @@ lab:
 build:
 	@scripts/packages.sh build
 	cargo build --release --workspace
+
+static:
+	@scripts/static.sh
+
+deb:
+	@scripts/deb.sh
 
 install:
 	@PREFIX='$(PREFIX)' DESTDIR='$(DESTDIR)' scripts/install.sh

@@ -1,20 +1,29 @@
 #!/usr/bin/env python3
-"""What crashes cost: servers of the catalogue under `orbit keep`, and with a restart after `kill -9` as the control.
+"""What crashes cost: servers of the catalogue under `orbit keep` in several states, and a restart after `kill -9` as the control.
 
     outside/faults.py [--orbit FILE] [--seconds N] [PROGRAM...]
 
-A program takes part if its file has a table [faults]: `prepare`, `keep` (options of `orbit keep`), `client` (a command that uses the
-server for @SECONDS@ seconds through crashes and prints counts as JSON), `poison` (words for the client that make it send the
-input that kills), `kinds` (else all) and `data` (else the catalogue's check). Kinds: a fatal signal from outside, an abort, a poison input, pointers of the program's data that are
-set to zero. Each happens once a second. The data check of the catalogue runs at the end, after an ordinary stop.
+A program takes part if its file has a table [faults]: `client` (a command that uses the server for @SECONDS@ seconds through crashes and
+prints counts as JSON), and where they differ from the catalogue's or the default: `command`, `commands` (a state's own), `ready`, `prepare`, `states` (name ->
+options of `orbit keep`; else exact without options), `poison` (words for the client that make it send the input that kills), `half` (words
+that make it send requests in two parts, a crash between them), `calm` (words that make it send some hundred a second), `kinds`,
+`data` (a check), `in_memory` (see below) and `ends` (statuses with which its own handlers end it at a crash). Kinds, each once a second:
+
+    signal, abort    a fatal signal from outside
+    burst            three of them within some milliseconds: crashes while it is put back
+    poison           an input that kills, beside the load
+    half             a signal while half a request has come
+    calm             a signal beside a hundred requests a second
+    pointer          pointers of the program's data that are set to zero
 
 A server that the keeper gives up is started again, as a supervisor does; its status must be the crash's own.
-Fails if under `keep` nothing crashed, an answer was wrong, lost, doubled or foreign (lost: unless it was started again and the control
-loses as well), if the data check fails, or if the server is gone. What the control lost stands beside it. What a pointer set to zero does before the crash is the program's own doing: of
-that kind only a server that is gone counts as failed, in the control too.
+**The gate**: under `keep` nothing is wrong, lost, doubled, foreign, or hung for more than 5 s (lost and doubled: unless it was started
+again and `in_memory` of its table says that a restart loses what was answered last), the data check passes, the server is there at the end, and it has crashed at all. What a
+pointer set to zero does before the crash is the program's own doing: of that kind only a server that is gone counts, in the control too.
 """
 
 import argparse
+import dataclasses
 import json
 import os
 import random
@@ -32,9 +41,12 @@ import processes
 import run
 
 NOT_KEPT = "kill -9, restart"
-KINDS = ("signal", "abort", "poison", "pointer")
+KINDS = ("signal", "abort", "burst", "poison", "half", "calm", "pointer")
 POINTERS = 8  # that are set to zero at once
-HARM = ("wrong", "lost", "doubled", "foreign")
+OF_CLIENT = ("poison", "half", "calm")  # whose words the client is given
+BURST = (0.002, 0.002)  # pauses between its signals, s
+HARM = ("wrong", "lost", "doubled", "foreign", "hung")
+SHARED = ("lost", "doubled")  # what a restart may cost as well
 
 
 def zero_pointers(pid, source):
@@ -60,11 +72,11 @@ def zero_pointers(pid, source):
             memory.write(bytes(8))
 
 
-def server_of(running, program, source):
+def server_of(running, program, options, source):
     """A process of the server's: of a family that is kept any one, else the first."""
     names = {os.path.basename(program.command[0])[:15]}
     found = [pid for pid, name in sorted(processes.below(running.pid).items()) if name in names]
-    if "--family" in program.faults.get("keep", []):
+    if "--family" in options:
         return source.choice(found or [running.pid])
     return next(iter(found), running.pid)
 
@@ -86,8 +98,32 @@ def start(place, wrap):
         running.status()
 
 
-def experiment(place, kind, is_kept, seconds):
-    """One row: what the client counted, the data check, how often the server crashed and had to be restarted."""
+def crash(kind, pid, source):
+    """Makes it crash in this way."""
+    if kind == "pointer":
+        zero_pointers(pid, source)
+        return
+    for pause in (0, *(BURST if kind == "burst" else ())):
+        time.sleep(pause)
+        try:
+            os.kill(pid, signal.SIGABRT if kind == "abort" else signal.SIGSEGV)
+        except ProcessLookupError:
+            return
+
+
+def start_again(place, wrap, user):
+    """As a supervisor does: all that is left of the server is ended before, which is what is not of its user."""
+    for pid in set(processes.below(os.getpid())) - set(processes.below(user.pid)) - {user.pid}:
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+    return start(place, wrap)
+
+
+def experiment(place, kind, state, seconds):
+    """One row: what the client counted, the data check, how often the server crashed and had to be restarted. `state`: None for the
+    control, else one of the program's."""
     program, source = place.program, random.Random(7)
     place.make()
     if "prepare" in program.faults:
@@ -95,12 +131,12 @@ def experiment(place, kind, is_kept, seconds):
         if status != 0:
             raise RuntimeError(f"{program.name}: prepare ended with {status}: {output[-500:]}")
     events = os.path.join(place.logs, "events")
-    options = ["-q", "--every", "200ms", "--events", events, *program.faults.get("keep", [])]
-    wrap = [place.orbit, "keep", *options, "--"] if is_kept else []
+    options = states_of(program)[state] if state else []
+    wrap = [place.orbit, "keep", "-q", "--every", "200ms", "--events", events, *options, "--"] if state else []
     running = start(place, wrap)
     client = place.filled(program.faults["client"]).replace("@SECONDS@", str(seconds))
-    if kind == "poison" and is_kept:
-        client += " " + program.faults["poison"]
+    if state and kind in OF_CLIENT:
+        client += " " + program.faults[kind]
     user = subprocess.Popen([*place.prefix, "/bin/sh", "-c", client], cwd=place.scratch, env=place.env, stdout=subprocess.PIPE)
     end, crashes, restarts, statuses = time.monotonic() + seconds - 1, 0, 0, []
     while time.monotonic() < end:
@@ -108,45 +144,55 @@ def experiment(place, kind, is_kept, seconds):
             # A supervisor's part: what the keeper gave up is started again, as the control is.
             statuses.append(running.status())
             restarts += 1
-            running = start(place, wrap)
-        elif kind != "poison" or not is_kept:
-            pid = server_of(running, program, source) if is_kept else running.pid
+            running = start_again(place, wrap, user)
+        elif not state:
             crashes += 1
-            if not is_kept:
-                os.kill(pid, signal.SIGKILL)
-            elif kind == "pointer":
-                zero_pointers(pid, source)
-            else:
-                os.kill(pid, signal.SIGSEGV if kind == "signal" else signal.SIGABRT)
+            os.kill(running.pid, signal.SIGKILL)
+        elif kind != "poison":
+            crash(kind, server_of(running, program, options, source), source)
     output, _ = user.communicate()
-    row = {"program": program.name, "kind": kind, "kept": is_kept, "crashes": crashes, "restarts": restarts}
-    row |= dict.fromkeys(HARM, 0) | json.loads(output)
+    row = {"program": program.name, "kind": kind, "state": state, "options": options, "crashes": crashes, "exact": 0}
+    row["own_ends"], row["in_memory"] = program.faults.get("ends", []), program.faults.get("in_memory", False)
+    row |= dict.fromkeys((*HARM, "ended"), 0) | json.loads(output)
     if running.has_exited():
         statuses.append(running.status())
         restarts += 1
-        running = start(place, wrap)
+        running = start_again(place, wrap, user)
     # A keeper that gives up ends as the program would have: by the signal.
     row["restarts"], row["ends"] = restarts, sorted(set(statuses))
     row["gone"] = running.has_exited()
     if not row["gone"]:
         cells.ask_to_stop(place, running, cells.STOP_SECONDS)
     processes.end_all()
-    if is_kept:
-        told = [event["event"] for event in conditions.events_of(events)]
-        row["crashes"], row["recovered"] = told.count("crash"), told.count("recovered")
+    if state:
+        found = conditions.events_of(events)
+        recovered = [event for event in found if event["event"] == "recovered"]
+        row["crashes"] = sum(event["event"] == "crash" for event in found)
+        row["why"] = sorted({event["why"] for event in found if event["event"] == "gave-up"})
+        row["recovered"], row["exact"] = len(recovered), sum(event.get("exact", False) for event in recovered)
     check = program.faults.get("data", program.data) or "true"
     status, text = processes.run_shell(place.filled(check), place.scratch, place.env, 60, place.prefix)
     row["data"] = "right" if status == 0 else f"wrong: {text.strip().splitlines()[-1:]}"
     return row
 
 
-def has_failed(row, control):
-    """What a restart after `kill -9` loses as well is the program's own; a keeper that gives up makes the same restart needed."""
-    if not row["kept"] or row["kind"] == "pointer":
+def states_of(program):
+    return program.faults.get("states", {"exact": []})
+
+
+def kinds_of(program):
+    """What can be done to it, without those that its client cannot do."""
+    return [kind for kind in program.faults.get("kinds", KINDS) if kind not in OF_CLIENT or kind in program.faults]
+
+
+def has_failed(row):
+    """What a restart loses is the program's own, where it holds its data in memory; a keeper that gives up makes a restart needed."""
+    if not row["state"] or row["kind"] == "pointer":
         return row["gone"]
-    harm = [name for name in HARM if row[name] and not (name == "lost" and row["restarts"] and control["lost"])]
-    untrue = set(row["ends"]) - {128 + signal.SIGSEGV, 128 + signal.SIGABRT}
-    return bool(not row["crashes"] or row["gone"] or row["data"] != "right" or harm or untrue)
+    harm = [name for name in HARM if row[name] and not (name in SHARED and row["restarts"] and row["in_memory"])]
+    untrue = set(row["ends"]) - {128 + signal.SIGSEGV, 128 + signal.SIGABRT} - set(row["own_ends"])
+    has_crashed = row["crashes"] or set(row["ends"]) & set(row["own_ends"])
+    return bool(not has_crashed or row["gone"] or row["data"] != "right" or harm or untrue)
 
 
 def main():
@@ -165,15 +211,18 @@ def main():
     with tempfile.TemporaryDirectory(prefix="orbit-faults.", ignore_cleanup_errors=True) as root:
         run.prepare(root, options.orbit)
         for program in programs:
-            place = cells.Place(root, program, os.path.join(root, "orbit"))
-            control = None
-            for kind, is_kept in [(NOT_KEPT, False), *((kind, True) for kind in program.faults.get("kinds", KINDS))]:
+            own = {key: program.faults[key] for key in ("command", "ready") if key in program.faults}
+            place = cells.Place(root, dataclasses.replace(program, **own), os.path.join(root, "orbit"))
+            common = place.program
+            kept = [(kind, state) for state in states_of(program) for kind in kinds_of(program)]
+            for kind, state in [(NOT_KEPT, None), *kept]:
+                command = program.faults.get("commands", {}).get(state, common.command)
+                place.program = dataclasses.replace(common, command=command)
                 try:
-                    row = experiment(place, kind, is_kept, options.seconds)
+                    row = experiment(place, kind, state, options.seconds)
                 finally:
                     processes.end_all()
-                control = control or row
-                row["has_failed"] = has_failed(row, control)
+                row["has_failed"] = has_failed(row)
                 rows.append(row)
                 print(json.dumps(row), "FAILED" if row["has_failed"] else "", flush=True)
     if options.json:

@@ -18,7 +18,9 @@ RULES = {
              rb"\1\2\3\4<pid>"),
     "times": (_TIME, b"<time>"),
     # what something took: "0.2 s", "13 ms", "1.5 seconds", "in 0.004s"
-    "durations": (rb"\b\d+(\.\d+)? ?(s|ms|us|ns|secs?|seconds?|milliseconds)\b", b"<duration>"),
+    "durations": (rb"\b\d+ min\b(?! \d)|\b(\d+ min )?\d+(\.\d+)? ?(s|ms|us|ns|secs?|seconds?|milliseconds)\b", b"<duration>"),
+    # of the machine: "load avg: 1.52"
+    "loads": (rb"(?i)\bload av(g|erage): \d+\.\d+", b"load <load>"),
     "addresses": (rb"\b0x[0-9a-f]+\b", b"<address>"),
     "client-ports": (rb"(127\.0\.0\.1|::1|localhost)[:.]\d{4,5}\b", rb"\1:<port>"),
     "numbers": (rb"\d+(\.\d+)?", b"<number>"),

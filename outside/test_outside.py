@@ -15,9 +15,11 @@ import catalogue
 import cells
 import compare
 import conditions
+import faults
 import normal
 import processes
 import run
+from catalogue import Program
 from compare import Outcome, judge
 
 # In place of Orbit's command: starts the program after some harm. Named by the test.
@@ -205,6 +207,31 @@ class Catalogue(unittest.TestCase):
 
     def test_the_short_form_is_a_dozen(self):
         self.assertEqual(len([program for program in catalogue.load() if program.short]), 12)
+
+
+class Faults(unittest.TestCase):
+    ROW = dict.fromkeys(faults.HARM, 0) | {
+        "own_ends": [], "in_memory": False, "state": "exact", "kind": "signal", "crashes": 5, "restarts": 0, "ends": [], "gone": False, "data": "right",
+    }
+
+    def test_what_fails(self):
+        for change in (
+            {"wrong": 1}, {"lost": 1}, {"doubled": 1}, {"foreign": 1}, {"hung": 1}, {"crashes": 0}, {"gone": True},
+            {"data": "wrong"}, {"restarts": 1, "ends": [0]}, {"restarts": 1, "ends": [139], "lost": 1}, {"restarts": 1, "ends": [139], "foreign": 1},
+        ):
+            self.assertTrue(faults.has_failed(self.ROW | change), change)
+
+    def test_what_passes(self):
+        for change in (
+            {}, {"restarts": 1, "ends": [139]}, {"restarts": 1, "ends": [139], "in_memory": True, "lost": 2}, {"kind": "pointer", "wrong": 9},
+            {"crashes": 0, "restarts": 5, "ends": [2], "own_ends": [2]},
+        ):
+            self.assertFalse(faults.has_failed(self.ROW | change), change)
+
+    def test_kinds_that_a_client_cannot_do_are_left_out(self):
+        program = Program(name="x", kind="x", packages=[], command=["x"], faults={"client": "x", "poison": "x"})
+        kinds = faults.kinds_of(program)
+        self.assertTrue("poison" in kinds and "half" not in kinds and "calm" not in kinds, kinds)
 
 
 class Counting(unittest.TestCase):

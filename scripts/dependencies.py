@@ -33,16 +33,11 @@ ALLOWED = {
 
 # Two versions of these are linked, because the crates named use different ones.
 TWICE = {
-    "bitflags": "redis-module's nix",
     "embedded-io": "postcard's features that are off: in Cargo.lock only",
     "foldhash": "hashbrown",
     "hashbrown": "string-interner of wasmi, and aya",
-    "heck": "build time only",
     "miniz_oxide": "backtrace and flate2",
-    "num-traits": "redis-module",
     "object": "backtrace and aya-obj",
-    "quote": "build time only",
-    "shlex": "build time only",
     "syn": "build time only",
     "winnow": "toml and its parser",
 }

@@ -21,7 +21,7 @@ import sys
 # From the ground up. Crates of one line do not use each other.
 FLOORS = [
     ["orbit-linux"],
-    ["orbit-testing", "orbit-bpf", "orbit-derive", "orbit-section", "orbit-sandbox-lib"],
+    ["orbit-testing", "orbit-bpf", "orbit-family", "orbit-derive", "orbit-section", "orbit-sandbox-lib"],
     ["orbit-tasks", "orbit-inspect", "orbit-graft", "orbit-uprobe", "rmk-section"],
     ["orbit-c", "orbit-rmk", "orbit-console", "orbit-hijack"],
     ["orbit-pins", "orbit-analyse", "orbit-services"],
@@ -39,7 +39,7 @@ APART = ["crates/serve/services-wasmtime"]
 
 # By folder, the last that fits. Apps stand just below the benches, which measure them; what they share, below them; the others are on
 # top, and nobody uses them.
-FOLDERS = {"/apps/": "orbit-bench", "/apps/common/": "orbit-tasks", "/tools/lab/": None, "/fuzz/": None}
+FOLDERS = {"/apps/": "orbit-bench", "/apps/common/": "orbit-tasks", "/apps/redis-api/": "orbit-tasks", "/tools/lab/": None, "/fuzz/": None}
 
 # All that these may use from outside the project: a program that links them pays for nothing else.
 OUTSIDE = {

@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what `make build` made: the orbit command, the C library and the one for sections (rmk.h) with headers and pkg-config files,
-# manual pages and shell completions of all commands, licences.
+# the source of the pass for clang that marks sections, manual pages and shell completions of all commands, licences.
 #
 #   PREFIX=/usr/local DESTDIR= scripts/install.sh
 #
@@ -55,6 +55,8 @@ for name in orbit rmk_section; do
     put 644 lib "$built/lib$name.a"
 done
 put 644 include crates/library/orbit-c/include/*.h crates/library/orbit-c/include/*.hpp crates/watch/section/include/*.h*
+# The pass for clang fits the LLVM that it is built against: its source, and a Makefile.
+put 644 share/orbit/clang crates/watch/section/clang/*.cpp crates/watch/section/clang/*.h crates/watch/section/clang/Makefile
 put 644 share/man/man3 crates/library/orbit-c/man/orbit.3
 # Manual pages and completions are made from the commands' own arguments.
 made=$(mktemp -d)

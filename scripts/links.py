@@ -8,7 +8,7 @@
 A link within the project names a file that there is, and a heading of it (`#like-this`, as forges write them). Each page in
 docs/ is in docs/SUMMARY.md, which mdBook makes the book from (`make docs`), exactly once. Links to other hosts are not followed. Whether
 the commands that documents show are accepted is a test of the command (crates/cli/tests/face/documents_show_accepted_commands.rs). Pages of docs/reference that are
-made from sources say what these say (scripts/reference.py). Each crate has a README.
+made from sources say what these say (scripts/reference.py, scripts/schema.py). Each crate has a README.
 """
 
 import pathlib
@@ -18,6 +18,7 @@ import subprocess
 import sys
 
 import reference
+import schema
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 BOOK = ROOT / "docs"
@@ -119,6 +120,7 @@ def main():
     wrong = [line for page in pages for line in judge(page)]
     wrong.extend(contents())
     wrong.extend(reference.judge())
+    wrong.extend(schema.judge())
     wrong.extend(readmes())
     for line in wrong:
         print(line)

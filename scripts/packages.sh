@@ -12,8 +12,7 @@ set -eu
 group() {
     case $1 in
     build) echo "gcc=gcc g++=g++ libc6-dev=/usr/include/stdio.h make=make pkg-config=pkg-config clang=clang
-        llvm=llvm-strip|/usr/bin/llvm-strip-*|/usr/lib/llvm-*/bin/llvm-strip libbpf-dev=/usr/include/bpf/bpf_helpers.h
-        libclang-dev=/usr/lib/llvm-*/lib/libclang.so*|/usr/lib/llvm-*/lib/libclang-[0-9]*.so*" ;;
+        llvm=llvm-strip|/usr/bin/llvm-strip-*|/usr/lib/llvm-*/bin/llvm-strip libbpf-dev=/usr/include/bpf/bpf_helpers.h" ;;
     test) echo "redis-server=redis-server redis-tools=redis-cli nginx=nginx|/usr/sbin/nginx nginx-dev=/usr/share/nginx/src/configure valgrind=valgrind
         python3=python3 stress-ng=stress-ng iproute2=ip|/sbin/ip|/usr/sbin/ip lld=wasm-ld|/usr/bin/wasm-ld-*
         musl-tools=musl-gcc golang-go=go strace=strace sqlite3=sqlite3 default-jdk-headless=javac

@@ -3,9 +3,9 @@
     http_check make FOLDER           writes files of many sizes, the same each time
     http_check get FOLDER PORT       gets them over three connections at once, each many times, and compares every byte
 
-Options: `--rounds N` (6), `--close` (a connection a request), `--tls`, `--await PORT` (of the server
-behind), `--seconds N`
-(through crashes; prints JSON). Counts wrong, foreign (another file's) and failed answers.
+Options: `--rounds N` (6), `--close` (a connection a request), `--tls`, `--await PORT` (of the server behind), `--seconds N`
+(through crashes; prints JSON), `--calm` (75 requests a second). Counts wrong, foreign (another file's) and failed answers, of the
+last those whose connection was there and ended, and answers that took more than 5 s.
 """
 
 import argparse
@@ -20,6 +20,8 @@ import sys
 import threading
 import time
 
+HUNG = 5.0  # seconds
+CALM = 0.04  # seconds between two requests of a connection
 SIZES = [0, 1, 17, 500, 4096, 10000, 65536, 200000]
 
 
@@ -37,11 +39,11 @@ def connected(port, tls):
     return http.client.HTTPConnection("127.0.0.1", port, timeout=30)
 
 
-def get(folder, port, rounds, close, tls, seconds):
+def get(folder, port, rounds, close, tls, seconds, calm=False):
     """Counts of answers by what they were. With `seconds` the server may crash: rounds go on for so long."""
     end = time.monotonic() + seconds
     files = {name: open(os.path.join(folder, name), "rb").read() for name in sorted(os.listdir(folder))}
-    counts, lock = {"right": 0, "wrong": 0, "foreign": 0, "failed": 0}, threading.Lock()
+    counts, lock = dict.fromkeys(("right", "wrong", "foreign", "failed", "ended", "hung"), 0), threading.Lock()
 
     def client(seed):
         order = random.Random(seed)
@@ -50,6 +52,7 @@ def get(folder, port, rounds, close, tls, seconds):
             if turn >= rounds if not seconds else time.monotonic() > end:
                 break
             for name in order.sample(sorted(files), len(files)):
+                begun, ended, was_connected = time.monotonic(), False, connection.sock is not None
                 try:
                     connection.request("GET", f"/{name}")
                     answer = connection.getresponse()
@@ -59,7 +62,7 @@ def get(folder, port, rounds, close, tls, seconds):
                     state = "right" if answer.status == 200 and body == files[name] else (
                         "foreign" if body and body in files.values() else "wrong")
                 except (OSError, http.client.HTTPException) as error:
-                    state = "failed"
+                    state, ended = "failed", was_connected
                     connection.close()
                     if seconds:
                         time.sleep(0.005)
@@ -67,6 +70,10 @@ def get(folder, port, rounds, close, tls, seconds):
                         print(name, error)
                 with lock:
                     counts[state] += 1
+                    counts["ended"] += ended
+                    counts["hung"] += time.monotonic() - begun > HUNG
+                if calm:
+                    time.sleep(CALM)
                 if close:
                     connection.close()
         connection.close()
@@ -101,6 +108,7 @@ def main():
     parser.add_argument("--close", action="store_true")
     parser.add_argument("--tls", action="store_true")
     parser.add_argument("--seconds", type=float, default=0)
+    parser.add_argument("--calm", action="store_true")
     parser.add_argument("--await", type=int, dest="behind")
     options = parser.parse_args()
     if options.what == "make":
@@ -108,7 +116,7 @@ def main():
         return
     if options.behind:
         reach(options.behind)
-    counts = get(options.folder, options.port, options.rounds, options.close, options.tls, options.seconds)
+    counts = get(options.folder, options.port, options.rounds, options.close, options.tls, options.seconds, options.calm)
     if options.seconds:
         print(json.dumps(counts))
         return

@@ -14,10 +14,12 @@ import sys
 
 
 class Connection:
-    def __init__(self, path):
-        self.socket = socket.socket(socket.AF_UNIX)
+    """To a path, or to a port of this machine."""
+
+    def __init__(self, address):
+        self.socket = socket.socket(socket.AF_UNIX if isinstance(address, str) else socket.AF_INET)
         self.socket.settimeout(30)
-        self.socket.connect(path)
+        self.socket.connect(address if isinstance(address, str) else ("127.0.0.1", address))
         self.file = self.socket.makefile("rb")
 
     def send(self, *words):

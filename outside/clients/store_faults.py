@@ -1,12 +1,15 @@
 """A client of stores that outlives crashes of the server, and says what they did to its data.
 
     store_faults PROTOCOL ADDRESS SECONDS [POISON...]       protocols: see PROTOCOLS
+    store_faults PROTOCOL ADDRESS SECONDS --half            beside them one that sends each request in two parts
+    store_faults PROTOCOL ADDRESS SECONDS --calm            a hundred requests a second
     store_faults PROTOCOL ADDRESS STEPSx                    so many steps of each connection, of which none may fail
 
 Four connections, each with a counter and a text of its own, for so many seconds. A request whose connection ends is unknown: it
 may have been done or not. From then on the counter must be what was answered last, or one more; the text one that was sent since
 the last answer. POISON is sent by a connection of its own, once a second: the input that kills the server.
-Prints JSON: right, failed (no answer), wrong, lost, doubled, foreign.
+Prints JSON: right, failed (no answer), ended (of those: its connection was there, and ended), wrong, lost, doubled, foreign, hung
+(an answer, or the connection's end, that took more than 5 s).
 """
 
 import http.client
@@ -21,7 +24,10 @@ from mqtt import Broker
 from resp_check import Connection
 from text_check import Lines
 
-COUNTS = ("right", "failed", "wrong", "lost", "doubled", "foreign")
+COUNTS = ("right", "failed", "ended", "wrong", "lost", "doubled", "foreign", "hung")
+HUNG = 5.0  # seconds
+APART = 0.6  # seconds between the two parts of a request
+CALM = 0.04  # seconds between two requests of a connection
 
 
 class Redis:
@@ -49,10 +55,22 @@ class Redis:
     def poison(self, *words):
         self.ask(*words)
 
+    def set_in_parts(self, key, text):
+        send_in_parts(self.connection.socket, f"*3\r\n$3\r\nSET\r\n${len(key)}\r\n{key}\r\n${len(text)}\r\n{text}\r\n")
+        return self.connection.answer() == b"OK"
+
+
+def send_in_parts(connection, request):
+    """The second part after a while."""
+    data = request.encode()
+    connection.sendall(data[: len(data) - 5])
+    time.sleep(APART)
+    connection.sendall(data[len(data) - 5 :])
+
 
 class Memcached:
     def __init__(self, address):
-        self.lines = Lines(address)
+        self.lines = Lines(("127.0.0.1", address) if isinstance(address, int) else address)
 
     def increment(self, key):
         answer = self.lines.ask(f"incr {key} 1\r\n")
@@ -63,6 +81,10 @@ class Memcached:
 
     def set(self, key, text):
         return self.lines.ask(f"set {key} 0 0 {len(text)}\r\n{text}\r\n") == "STORED"
+
+    def set_in_parts(self, key, text):
+        send_in_parts(self.lines.socket, f"set {key} 0 0 {len(text)}\r\n{text}\r\n")
+        return self.lines.line() == "STORED"
 
     def get(self, key):
         line = self.lines.ask(f"get {key}\r\n")
@@ -155,6 +177,16 @@ class Http:
     def poison(self, path):
         self.ask(path)
 
+    def set_in_parts(self, key, text):
+        self.connection.connect()
+        send_in_parts(self.connection.sock, f"GET /set/{key}/{text} HTTP/1.1\r\nHost: store\r\nConnection: close\r\n\r\n")
+        answer = http.client.HTTPResponse(self.connection.sock)
+        try:
+            answer.begin()
+            return answer.read().decode() == text
+        except http.client.HTTPException as error:
+            raise ConnectionError(str(error)) from error
+
 
 PROTOCOLS = {
     "redis": Redis, "memcached": Memcached, "postgres": Postgres, "mariadb": Mariadb, "http": Http, "mqtt": Broker,
@@ -170,28 +202,37 @@ class Client:
         self.texts = {f"{self.name}-0", None}
         self.counts = dict.fromkeys(COUNTS, 0)
 
-    def step(self):
+    def step(self, in_parts=False):
+        begun = time.monotonic()
         try:
             if self.store is None:
                 self.store = self.connect()
             self.turn += 1
-            if self.turn % 2 and hasattr(self.store, "increment"):
+            if in_parts:
+                self.set(self.store.set_in_parts)
+                self.judge_text(self.store.get(f"{self.name}s"))
+            elif self.turn % 2 and hasattr(self.store, "increment"):
                 self.unknown += 1
                 self.judge_counter(self.store.increment(f"{self.name}n"))
             elif self.turn % 4:
-                text = f"{self.name}-{self.turn}"
-                self.texts.add(text)
-                if self.store.set(f"{self.name}s", text):
-                    self.texts = {text}
-                    self.counts["right"] += 1
-                else:
-                    self.counts["wrong"] += 1
+                self.set(self.store.set)
             else:
                 self.judge_text(self.store.get(f"{self.name}s"))
         except (OSError, ValueError):
             self.counts["failed"] += 1
+            self.counts["ended"] += self.store is not None
             self.store = None
             time.sleep(0.005)
+        self.counts["hung"] += time.monotonic() - begun > HUNG
+
+    def set(self, ask):
+        text = f"{self.name}-{self.turn}"
+        self.texts.add(text)
+        if ask(f"{self.name}s", text):
+            self.texts = {text}
+            self.counts["right"] += 1
+        else:
+            self.counts["wrong"] += 1
 
     def judge_counter(self, answer):
         if not isinstance(answer, int):
@@ -227,11 +268,14 @@ def main():
     def connect():
         return PROTOCOLS[protocol](address)
 
-    clients = [Client(number, connect) for number in range(4)]
+    is_half, is_calm = poison == ["--half"], poison == ["--calm"]
+    clients = [Client(number, connect) for number in range(5 if is_half else 4)]
 
     def work(client):
         while time.monotonic() < end and client.turn != steps:
-            client.step()
+            client.step(client.name == "c4")
+            if is_calm:
+                time.sleep(CALM)
 
     def kill():
         while time.monotonic() < end - 1:
@@ -242,7 +286,7 @@ def main():
                 pass
 
     threads = [threading.Thread(target=work, args=(client,)) for client in clients]
-    if poison:
+    if poison and not (is_half or is_calm):
         threads.append(threading.Thread(target=kill))
     socket.setdefaulttimeout(10)
     for thread in threads:

@@ -6,11 +6,11 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_op_in_unsafe_fn)]
-#![expect(missing_docs, reason = "the two public functions are those that redis_module! makes for Redis")]
 
+use orbit_redis_api::{Argument, Context, Value, ffi, with_lock};
 use orbit_services::program::Attribute;
 use orbit_services::{Invitation, Program};
-use redis_module::{Context, RedisString, RedisValue, Status, ThreadSafeContext};
+use std::ffi::c_int;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -38,21 +38,16 @@ impl Host {
 
 /// `maxmemory` as the server has it; 0: no limit.
 fn maxmemory(ctx: &Context) -> Option<i64> {
-    let RedisValue::Array(answer) = ctx.call("CONFIG", &["GET", "maxmemory"]).ok()? else { return None };
-    match answer.get(1)? {
-        RedisValue::SimpleString(text) | RedisValue::BulkString(text) => text.parse().ok(),
-        RedisValue::StringBuffer(bytes) => std::str::from_utf8(bytes).ok()?.parse().ok(),
-        RedisValue::BulkRedisString(text) => text.to_string().parse().ok(),
-        _ => None,
-    }
+    let Value::Array(answer) = ctx.call(c"CONFIG", &[b"GET", b"maxmemory"]).ok()? else { return None };
+    answer.get(1)?.number()
 }
 
 /// Sets it, and answers what the server has then.
 fn set(value: i64) -> Option<i64> {
-    let context = ThreadSafeContext::new();
-    let locked = context.lock();
-    locked.call("CONFIG", &["SET", "maxmemory", &value.to_string()]).ok()?;
-    maxmemory(&locked)
+    with_lock(|ctx| {
+        ctx.call(c"CONFIG", &[b"SET", b"maxmemory", value.to_string().as_bytes()]).ok()?;
+        maxmemory(ctx)
+    })
 }
 
 /// The thread: publishes the cache to whatever host there is, and applies what services ask for.
@@ -79,19 +74,9 @@ fn follow(program: &Program, mut cache: Attribute) {
     }
 }
 
-fn load(ctx: &Context, args: &[RedisString]) -> Status {
-    match try_load(ctx, args) {
-        Ok(()) => Status::Ok,
-        Err(why) => {
-            ctx.log_warning(&format!("orbit-memory: not loaded: {why}"));
-            Status::Err
-        }
-    }
-}
-
-fn try_load(ctx: &Context, args: &[RedisString]) -> Result<(), String> {
-    let args: Vec<String> = args.iter().map(RedisString::to_string).collect();
-    let args: Vec<&str> = args.iter().map(String::as_str).collect();
+fn load(ctx: &Context, args: &[Argument]) -> Result<(), String> {
+    let args: Vec<_> = args.iter().map(|arg| String::from_utf8_lossy(arg.bytes())).collect();
+    let args: Vec<&str> = args.iter().map(|arg| &**arg).collect();
     let invited = std::env::var(Invitation::VARIABLE).ok().and_then(|text| Invitation::parse(&text));
     let host = match (args[..].as_ref(), invited) {
         (["socket", path], _) => Host::Socket(PathBuf::from(path)),
@@ -109,17 +94,19 @@ fn try_load(ctx: &Context, args: &[RedisString]) -> Result<(), String> {
     thread.map(drop).map_err(|error| format!("its thread cannot be started: {error}"))
 }
 
-/// Its thread may wait for the server's lock, which the server holds now: the module stays.
-fn unload(_: &Context) -> Status {
-    Status::Err
+/// Redis calls this to load the module.
+///
+/// # Safety
+/// Redis alone calls it, with what it calls each module with.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn RedisModule_OnLoad(ctx: *mut ffi::Ctx, argv: *mut *mut ffi::Text, argc: c_int) -> c_int {
+    // SAFETY: by contract.
+    unsafe { orbit_redis_api::load(ctx, argv, argc, c"orbit-memory", &[], load) }
 }
 
-redis_module::redis_module! {
-    name: "orbit-memory",
-    version: 1,
-    allocator: (std::alloc::System, std::alloc::System),
-    data_types: [],
-    init: load,
-    deinit: unload,
-    commands: [],
+/// Redis calls this to unload the module. Its thread may wait for the server's lock, which the
+/// server holds now: the module stays.
+#[unsafe(no_mangle)]
+pub extern "C" fn RedisModule_OnUnload(_: *mut ffi::Ctx) -> c_int {
+    ffi::ERR
 }

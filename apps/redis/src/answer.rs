@@ -7,7 +7,7 @@
 //! cannot be taken back.
 
 use orbit::{Future, Outcome, Update};
-use redis_module::{Context, RedisError, RedisValue, raw};
+use orbit_redis_api::{Context, Value};
 
 use crate::keeper::Keeper;
 use crate::query::{Next, Question};
@@ -94,7 +94,7 @@ impl Question for Get {
             Ok(Next::Answered) => reply(client, self.entries, std::mem::take(&mut self.updates)),
             Ok(next) => return next,
             Err(error) => {
-                client.reply(Err(RedisError::String(error)));
+                client.reply(Err(error.into()));
             }
         }
         Next::Answered
@@ -107,7 +107,7 @@ fn data(update: &Update) -> &[u8] {
 
 /// Writes entries that have been counted. Each update is let go of when it is written.
 fn reply(client: &Context, count: u64, updates: Vec<Update>) {
-    raw::reply_with_array(client.ctx, count as std::ffi::c_long);
+    client.begin_array(count);
     for update in updates {
         let mut bytes = data(&update);
         while let Some(entry) = Entry::decode(&mut bytes) {
@@ -117,14 +117,14 @@ fn reply(client: &Context, count: u64, updates: Vec<Update>) {
 }
 
 /// An entry as `SLOWLOG GET` shows it.
-pub fn entry_reply(entry: Entry) -> RedisValue {
-    RedisValue::Array(vec![
-        RedisValue::Integer(entry.id as i64),
-        RedisValue::Integer(entry.time),
-        RedisValue::Integer(entry.micros),
-        RedisValue::Array(entry.args.into_iter().map(RedisValue::StringBuffer).collect()),
-        RedisValue::StringBuffer(entry.address),
-        RedisValue::StringBuffer(entry.name),
+pub fn entry_reply(entry: Entry) -> Value {
+    Value::Array(vec![
+        Value::Integer(entry.id as i64),
+        Value::Integer(entry.time),
+        Value::Integer(entry.micros),
+        Value::Array(entry.args.into_iter().map(Value::Bytes).collect()),
+        Value::Bytes(entry.address),
+        Value::Bytes(entry.name),
     ])
 }
 

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use orbit::{Future, Outcome};
-use redis_module::{Context, RedisError, RedisResult, RedisString, RedisValue, raw};
+use orbit_redis_api::{Answer, Argument, Context, Error, Value};
 
 use crate::answer::Get;
 use crate::keeper::Keeper;
@@ -23,8 +23,8 @@ const FAULT_DEADLINE: Duration = Duration::from_secs(30);
 const ELSE: &[&[u8]] = &[b"SLOWLOG", b"GET"];
 
 /// `ORBIT.SLOWLOG GET [count] | LEN | RESET | HELP`: as Redis' own `SLOWLOG`.
-pub fn slowlog(ctx: &Context, args: Vec<RedisString>) -> RedisResult {
-    let word = |at: usize| args.get(at).map(RedisString::as_slice);
+pub fn slowlog(ctx: &Context, args: &[Argument]) -> Answer {
+    let word = |at: usize| args.get(at).map(Argument::bytes);
     let is = |name: &str| word(1).is_some_and(|w| w.eq_ignore_ascii_case(name.as_bytes()));
     // Redis, too, finds a number of words that fits no subcommand wrong before it checks rights.
     if let Some(word) = word(1)
@@ -36,7 +36,7 @@ pub fn slowlog(ctx: &Context, args: Vec<RedisString>) -> RedisResult {
         2 if is("RESET") => {
             sensor::harvest(ctx);
             with_keeper(Keeper::reset).ok_or_else(query::off)?;
-            return Ok(RedisValue::SimpleStringStatic("OK"));
+            return Ok(Value::Status(c"OK"));
         }
         2 if is("LEN") => None,
         2 if is("GET") => Some(DEFAULT_COUNT),
@@ -50,10 +50,10 @@ pub fn slowlog(ctx: &Context, args: Vec<RedisString>) -> RedisResult {
     sensor::harvest(ctx);
     let inside = with_keeper(|keeper| {
         keeper.inside().map(|log| match count {
-            None => RedisValue::Integer(log.len() as i64),
+            None => Value::Integer(log.len() as i64),
             Some(count) => {
                 let count = usize::try_from(count).unwrap_or(usize::MAX);
-                RedisValue::Array(log.newest(count).cloned().map(answer::entry_reply).collect())
+                Value::Array(log.newest(count).cloned().map(answer::entry_reply).collect())
             }
         })
     });
@@ -66,23 +66,12 @@ pub fn slowlog(ctx: &Context, args: Vec<RedisString>) -> RedisResult {
 
 /// Passes on what Redis' own `SLOWLOG` says of these words, letter for letter: help, and the errors
 /// of what is wrong.
-fn ask_redis(ctx: &Context, words: &[RedisString]) -> RedisResult {
-    let mut words: Vec<_> = words.iter().map(|word| word.inner).collect();
-    // SAFETY: pointers that are set when the module is loaded and only read later. The format takes
-    // an array of strings and its length; the strings live for the call. The reply is freed once.
-    unsafe {
-        let functions = (raw::RedisModule_Call, raw::RedisModule_ReplyWithCallReply, raw::RedisModule_FreeCallReply);
-        let (Some(call), Some(pass_on), Some(free)) = functions else {
-            return Err(RedisError::Str("ORBIT this Redis lets no module call its commands"));
-        };
-        let reply = call(ctx.ctx, c"SLOWLOG".as_ptr(), c"vE".as_ptr(), words.as_mut_ptr(), words.len());
-        if reply.is_null() {
-            return Err(RedisError::Str("ORBIT Redis' own SLOWLOG did not answer"));
-        }
-        pass_on(ctx.ctx, reply);
-        free(reply);
+fn ask_redis(ctx: &Context, words: &[Argument]) -> Answer {
+    if ctx.pass_on(c"SLOWLOG", words) {
+        Ok(Value::Nothing)
+    } else {
+        Err("ORBIT Redis' own SLOWLOG did not answer".into())
     }
-    Ok(RedisValue::NoReply)
 }
 
 /// A number as Redis takes it: no sign but a minus, no zero in front.
@@ -101,27 +90,25 @@ impl Question for Len {
 
     fn answer(&mut self, outcome: &Outcome, client: &Context) -> Next {
         let Some(len) = outcome.returned() else { return Next::Again };
-        client.reply(Ok(RedisValue::Integer(len)));
+        client.reply(Ok(Value::Integer(len)));
         Next::Answered
     }
 }
 
 /// `ORBIT.FAULT segv|abort|hang|oom|leak|recursion|kill`: has the orbit do harm, and says how the
 /// call ended.
-pub fn fault(ctx: &Context, args: Vec<RedisString>) -> RedisResult {
+pub fn fault(ctx: &Context, args: &[Argument]) -> Answer {
     if args.len() != 2 {
-        return Err(RedisError::WrongArity);
+        return Err(Error::WrongArity);
     }
     // With as many words as it takes: Redis 8 allows no command that has too few.
     acl::may(ctx, &[&[b"DEBUG", b"SEGFAULT"], ELSE])?;
     if with_keeper(|keeper| keeper.options.faults) != Some(true) {
-        return Err(RedisError::Str("ERR faults are not allowed here: load the module with the arguments faults yes"));
+        return Err("ERR faults are not allowed here: load the module with the arguments faults yes".into());
     }
-    match Fault::named(args[1].as_slice()) {
+    match Fault::named(args[1].bytes()) {
         Some(fault) => query::wait_for(ctx, Box::new(fault)),
-        None => {
-            Err(RedisError::Str("ERR there is no such fault: there are segv, abort, hang, oom, leak, recursion, kill"))
-        }
+        None => Err("ERR there is no such fault: there are segv, abort, hang, oom, leak, recursion, kill".into()),
     }
 }
 
@@ -134,22 +121,25 @@ impl Question for Fault {
     }
 
     fn answer(&mut self, outcome: &Outcome, client: &Context) -> Next {
-        client.reply(Ok(RedisValue::BulkString(match (self, outcome) {
-            (Fault::Leak, Outcome::Returned(_)) => format!(
-                "leaking: from now on the task loses {} KiB with every call, until its memory limit ends it; \
+        client.reply(Ok(Value::Bytes(
+            match (self, outcome) {
+                (Fault::Leak, Outcome::Returned(_)) => format!(
+                    "leaking: from now on the task loses {} KiB with every call, until its memory limit ends it; \
                  orbit_last_failure of ORBIT.INFO then says so",
-                task::LEAK >> 10
-            ),
-            _ => outcome.to_string(),
-        })));
+                    task::LEAK >> 10
+                ),
+                _ => outcome.to_string(),
+            }
+            .into_bytes(),
+        )));
         Next::Answered
     }
 }
 
 /// `ORBIT.INFO`: what happened so far, one `name:value` a line, as `INFO` does.
-pub fn info(ctx: &Context, args: Vec<RedisString>) -> RedisResult {
+pub fn info(ctx: &Context, args: &[Argument]) -> Answer {
     if args.len() != 1 {
-        return Err(RedisError::WrongArity);
+        return Err(Error::WrongArity);
     }
     acl::may(ctx, &[&[b"INFO"], ELSE])?;
     sensor::harvest(ctx);
@@ -157,7 +147,7 @@ pub fn info(ctx: &Context, args: Vec<RedisString>) -> RedisResult {
         keeper.hand_over();
         describe(keeper)
     });
-    Ok(RedisValue::BulkString(text.unwrap_or_else(|| "mode:off\r\n".to_owned())))
+    Ok(Value::Bytes(text.unwrap_or_else(|| "mode:off\r\n".to_owned()).into_bytes()))
 }
 
 fn describe(keeper: &Keeper) -> String {

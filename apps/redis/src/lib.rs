@@ -16,7 +16,6 @@
 
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_op_in_unsafe_fn)]
-#![expect(missing_docs, reason = "the two public functions are those that redis_module! makes for Redis")]
 
 mod acl;
 mod answer;
@@ -30,9 +29,10 @@ mod ring;
 mod sensor;
 mod task;
 
+use std::ffi::c_int;
 use std::sync::Mutex;
 
-use redis_module::{Context, RedisString, Status};
+use orbit_redis_api::{Argument, Command, Context, command, ffi};
 
 use keeper::Keeper;
 use options::{Mode, Options};
@@ -45,18 +45,41 @@ fn with_keeper<T>(what: impl FnOnce(&mut Keeper) -> T) -> Option<T> {
     KEEPER.lock().unwrap_or_else(|e| e.into_inner()).as_mut().map(what)
 }
 
-fn load(ctx: &Context, args: &[RedisString]) -> Status {
-    match try_load(ctx, args) {
-        Ok(()) => Status::Ok,
-        Err(why) => {
-            ctx.log_warning(&format!("orbit: not loaded: {why}"));
-            Status::Err
-        }
-    }
+const COMMANDS: [Command; 3] = [
+    Command {
+        name: c"orbit.slowlog",
+        run: command!(commands::slowlog),
+        flags: c"admin",
+        categories: c"admin slow dangerous",
+    },
+    Command { name: c"orbit.info", run: command!(commands::info), flags: c"admin", categories: c"slow dangerous" },
+    Command {
+        name: c"orbit.fault",
+        run: command!(commands::fault),
+        flags: c"admin",
+        categories: c"admin slow dangerous",
+    },
+];
+
+/// Redis calls this to load the module.
+///
+/// # Safety
+/// Redis alone calls it, with what it calls each module with.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn RedisModule_OnLoad(ctx: *mut ffi::Ctx, argv: *mut *mut ffi::Text, argc: c_int) -> c_int {
+    // SAFETY: by contract.
+    unsafe { orbit_redis_api::load(ctx, argv, argc, c"orbit", &COMMANDS, load) }
 }
 
-fn try_load(ctx: &Context, args: &[RedisString]) -> Result<(), String> {
-    let args: Vec<&[u8]> = args.iter().map(RedisString::as_slice).collect();
+/// Redis calls this to unload the module.
+#[unsafe(no_mangle)]
+pub extern "C" fn RedisModule_OnUnload(_: *mut ffi::Ctx) -> c_int {
+    close();
+    ffi::OK
+}
+
+fn load(ctx: &Context, args: &[Argument]) -> Result<(), String> {
+    let args: Vec<&[u8]> = args.iter().map(Argument::bytes).collect();
     let options = Options::parse(&args)?;
     if options.mode == Mode::Off {
         return Ok(());
@@ -68,11 +91,6 @@ fn try_load(ctx: &Context, args: &[RedisString]) -> Result<(), String> {
     sensor::start(ctx, threshold, every).inspect_err(|_| close())
 }
 
-fn unload(_: &Context) -> Status {
-    close();
-    Status::Ok
-}
-
 fn close() {
     let keeper = KEEPER.lock().unwrap_or_else(|e| e.into_inner()).take();
     if let Some(keeper) = keeper {
@@ -82,18 +100,4 @@ fn close() {
     // Its processes and its thread: nothing of the module runs on. It fails in an orbit only, which
     // this is not.
     let _ = orbit::shutdown();
-}
-
-redis_module::redis_module! {
-    name: "orbit",
-    version: 1,
-    allocator: (std::alloc::System, std::alloc::System),
-    data_types: [],
-    init: load,
-    deinit: unload,
-    commands: [
-        ["orbit.slowlog", commands::slowlog, "admin", 0, 0, 0, "", "admin slow dangerous"],
-        ["orbit.info", commands::info, "admin", 0, 0, 0, "", "slow dangerous"],
-        ["orbit.fault", commands::fault, "admin", 0, 0, 0, "", "admin slow dangerous"],
-    ],
 }

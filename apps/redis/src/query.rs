@@ -8,13 +8,12 @@
 //! ten seconds. There are no more threads than calls in the orbit's queue, and none is left once
 //! [`close`] has returned.
 
-use std::sync::Mutex;
+use std::sync::{Mutex, mpsc};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use orbit::{Future, Outcome, Update};
-use redis_module::raw::{self, RedisModuleBlockedClient};
-use redis_module::{Context, RedisError, RedisResult, RedisValue};
+use orbit_redis_api::{Answer, Context, Error, Value, Waiting};
 
 use crate::keeper::Keeper;
 use crate::with_keeper;
@@ -51,35 +50,29 @@ pub enum Next {
 /// Threads that may still run.
 static THREADS: Mutex<Vec<JoinHandle<()>>> = Mutex::new(Vec::new());
 
-/// A client that Redis has blocked.
-#[derive(Clone, Copy)]
-struct Waiting(*mut RedisModuleBlockedClient);
-
-// SAFETY: a blocked client may be replied to and let go of by any thread; one alone does so.
-unsafe impl Send for Waiting {}
-
 /// Asks on behalf of the client of this command. The reply comes later.
-pub fn wait_for(ctx: &Context, mut question: Box<dyn Question>) -> RedisResult {
+pub fn wait_for(ctx: &Context, mut question: Box<dyn Question>) -> Answer {
     let future = ask(&mut *question)?;
-    // SAFETY: the context is live. No callbacks, and no time limit: the call has a deadline.
-    let client = unsafe { raw::RedisModule_BlockClient.map(|block| block(ctx.ctx, None, None, None, 0)) };
-    let Some(client) = client.filter(|c| !c.is_null()).map(Waiting) else {
-        return Err(RedisError::Str("ORBIT Redis would not let the client wait"));
-    };
+    // No time limit: the call has a deadline.
+    let client = ctx.block().ok_or("ORBIT Redis would not let the client wait")?;
     let mut threads = THREADS.lock().unwrap_or_else(|e| e.into_inner());
     threads.retain(|thread| !thread.is_finished());
-    let name = "slowlog-answer".to_owned();
-    match Builder::new()
-        .name(name)
-        .stack_size(STACK)
-        .spawn(move || client.finish(|ctx| wait(&mut *question, future, ctx)))
-    {
-        Ok(thread) => threads.push(thread),
-        Err(e) => client.finish(|ctx| {
-            ctx.reply(Err(RedisError::String(format!("ORBIT no thread to wait for the orbit: {e}"))));
-        }),
+    // Where no thread can be made the client is still here, for an error.
+    let (give, given) = mpsc::channel::<Waiting>();
+    let run = move || {
+        if let Ok(client) = given.recv() {
+            client.finish(|ctx| wait(&mut *question, future, ctx));
+        }
+    };
+    match Builder::new().name("slowlog-answer".to_owned()).stack_size(STACK).spawn(run) {
+        Ok(thread) => {
+            threads.push(thread);
+            // It fails only where the thread has ended, which it does after it has the client.
+            let _ = give.send(client);
+        }
+        Err(e) => client.finish(|ctx| ctx.reply(Err(format!("ORBIT no thread to wait for the orbit: {e}").into()))),
     }
-    Ok(RedisValue::NoReply)
+    Ok(Value::Nothing)
 }
 
 /// Waits for the threads. The orbit must be gone: then they end by themselves.
@@ -92,14 +85,14 @@ pub fn close() {
 }
 
 /// The error of commands where the module is off.
-pub fn off() -> RedisError {
-    RedisError::Str("ORBIT the module was loaded with mode off: it keeps no slow log")
+pub fn off() -> Error {
+    "ORBIT the module was loaded with mode off: it keeps no slow log".into()
 }
 
-fn ask(question: &mut dyn Question) -> Result<Future, RedisError> {
+fn ask(question: &mut dyn Question) -> Result<Future, Error> {
     match with_keeper(|keeper| question.ask(keeper)) {
         Some(Ok(future)) => Ok(future),
-        Some(Err(e)) => Err(RedisError::String(format!("ORBIT {e}"))),
+        Some(Err(e)) => Err(format!("ORBIT {e}").into()),
         None => Err(off()),
     }
 }
@@ -111,19 +104,18 @@ fn wait(question: &mut dyn Question, future: Future, client: &Context) {
     }
 }
 
-fn calls(question: &mut dyn Question, mut future: Future, client: &Context) -> Result<(), RedisError> {
+fn calls(question: &mut dyn Question, mut future: Future, client: &Context) -> Result<(), Error> {
     let mut tries = 1;
     let began = Instant::now();
     loop {
-        let outcome = end(question, &future).map_err(|e| RedisError::String(format!("ORBIT {e}")))?;
+        let outcome = end(question, &future).map_err(|e| format!("ORBIT {e}"))?;
         with_keeper(|keeper| keeper.note_outcome(&outcome));
         match question.answer(&outcome, client) {
             Next::Answered => return Ok(()),
             Next::More => {}
             Next::Again if outcome == Outcome::Cancelled && began.elapsed() < CANCELLED_FOR => {}
             Next::Again if tries == TRIES => {
-                let text = format!("ORBIT the slow log's orbit did not answer: {outcome}");
-                return Err(RedisError::String(text));
+                return Err(format!("ORBIT the slow log's orbit did not answer: {outcome}").into());
             }
             Next::Again => tries += 1,
         }
@@ -137,25 +129,4 @@ fn end(question: &mut dyn Question, future: &Future) -> orbit::Result<Outcome> {
         question.take(update);
     }
     future.wait()
-}
-
-impl Waiting {
-    /// Has this write the reply, and lets go of the client, once.
-    fn finish(self, reply: impl FnOnce(&Context)) {
-        // SAFETY: the client was blocked by `wait_for` and is let go of here alone. A context that
-        // was made for it may be replied through by one thread without Redis' lock; it is freed
-        // before the client is.
-        unsafe {
-            if let (Some(make), Some(free)) =
-                (raw::RedisModule_GetThreadSafeContext, raw::RedisModule_FreeThreadSafeContext)
-            {
-                let ctx = make(self.0);
-                reply(&Context::new(ctx));
-                free(ctx);
-            }
-            if let Some(unblock) = raw::RedisModule_UnblockClient {
-                unblock(self.0, std::ptr::null_mut());
-            }
-        }
-    }
 }

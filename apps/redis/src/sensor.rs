@@ -11,12 +11,11 @@
 //! are copied before it runs, and its time ends when the next command or the sleep begins. No
 //! client is known there. Commands whose arguments may hold secrets are noted by name only.
 
-use std::os::raw::{c_int, c_void};
+use std::ffi::c_void;
 use std::sync::atomic::{AtomicI64, AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use orbit_linux::clock::monotonic_ns;
-use redis_module::raw;
-use redis_module::{Context, RedisString, RedisValue};
+use orbit_redis_api::{AFTER_SLEEP, Context, Event, Filtered, Value, ffi};
 
 use crate::keeper::Keeper;
 use crate::record::MAX_ARGUMENTS;
@@ -52,28 +51,20 @@ fn unix_time() -> i64 {
 /// own `slowlog-log-slower-than`.
 pub fn start(ctx: &Context, threshold: Option<i64>, every: u32) -> Result<(), String> {
     if let Some(threshold) = threshold {
-        ctx.call("CONFIG", &["SET", "slowlog-log-slower-than", &threshold.to_string()])
+        ctx.call(c"CONFIG", &[b"SET", b"slowlog-log-slower-than", threshold.to_string().as_bytes()])
             .map_err(|e| format!("setting slowlog-log-slower-than to {threshold}: {e}"))?;
     }
     KEPT.store(-1, Relaxed);
     read_settings(ctx)?;
     NEXT_ID.store(newest_of_log(ctx, 1, 0)?.first().map_or(0, |newest| newest.id + 1), Relaxed);
     WOKE.store(monotonic_ns(), Relaxed);
-    subscribe(ctx, raw::REDISMODULE_EVENT_EVENTLOOP, on_event_loop)?;
-    subscribe(ctx, raw::REDISMODULE_EVENT_CONFIG, on_config)?;
+    subscribe(ctx, Event::EventLoop, on_event_loop)?;
+    subscribe(ctx, Event::Config, on_config)?;
     EVERY.store(every, Relaxed);
     OPEN_SINCE.store(0, Relaxed);
     COUNTDOWN.store(every, Relaxed);
-    if every > 0 {
-        let flags = raw::REDISMODULE_CMDFILTER_NOSELF as c_int;
-        // SAFETY: called on the main thread with a live context; the callback has the filter's
-        // type.
-        let filter = unsafe {
-            raw::RedisModule_RegisterCommandFilter.map(|register| register(ctx.ctx, Some(on_command), flags))
-        };
-        if filter.is_none_or(|f| f.is_null()) {
-            return Err("Redis refused the command filter".to_owned());
-        }
+    if every > 0 && !ctx.filter(on_command) {
+        return Err("Redis refused the command filter".to_owned());
     }
     Ok(())
 }
@@ -83,16 +74,11 @@ pub fn threshold() -> i64 {
     THRESHOLD.load(Relaxed)
 }
 
-type Callback = unsafe extern "C" fn(*mut raw::RedisModuleCtx, raw::RedisModuleEvent, u64, *mut c_void);
-
-fn subscribe(ctx: &Context, id: u64, callback: Callback) -> Result<(), String> {
-    let event = raw::RedisModuleEvent { id, dataver: 1 };
-    // SAFETY: the context is live, the callback has the type of the event.
-    let done = unsafe { raw::RedisModule_SubscribeToServerEvent.map(|s| s(ctx.ctx, event, Some(callback))) };
-    if done == Some(raw::Status::Ok as c_int) {
+fn subscribe(ctx: &Context, event: Event, run: ffi::OnEvent) -> Result<(), String> {
+    if ctx.subscribe(event, run) {
         Ok(())
     } else {
-        Err(format!("this Redis has no server event {id}: version 7.0 or later is needed"))
+        Err(format!("this Redis has no server event {}: version 7.0 or later is needed", event as u64))
     }
 }
 
@@ -109,10 +95,8 @@ fn read_settings(ctx: &Context) -> Result<(), String> {
 
 /// A setting of Redis that is a number.
 fn setting(ctx: &Context, name: &str) -> Result<i64, String> {
-    let number = |value: &RedisValue| std::str::from_utf8(text(value)).ok()?.parse().ok();
-    let value = match ctx.call("CONFIG", &["GET", name]) {
-        Ok(RedisValue::Array(pair)) => pair.get(1).and_then(number),
-        Ok(RedisValue::Map(map)) => map.values().next().and_then(number),
+    let value = match ctx.call(c"CONFIG", &[b"GET", name.as_bytes()]) {
+        Ok(Value::Array(pair)) => pair.get(1).and_then(Value::number),
         _ => None,
     };
     value.ok_or_else(|| lacking(&format!("CONFIG GET {name}")))
@@ -127,22 +111,18 @@ fn lacking(command: &str) -> String {
 }
 
 /// The settings are others now. What was noted under the old ones is taken first.
-unsafe extern "C" fn on_config(ctx: *mut raw::RedisModuleCtx, _: raw::RedisModuleEvent, _: u64, _: *mut c_void) {
-    let ctx = Context::new(ctx);
+unsafe extern "C" fn on_config(ctx: *mut ffi::Ctx, _: ffi::Event, _: u64, _: *mut c_void) {
+    // SAFETY: the context of this callback.
+    let ctx = unsafe { Context::new(ctx) };
     harvest(&ctx);
     if let Err(why) = read_settings(&ctx) {
         ctx.log_warning(&format!("orbit: {why}"));
     }
 }
 
-unsafe extern "C" fn on_event_loop(
-    ctx: *mut raw::RedisModuleCtx,
-    _: raw::RedisModuleEvent,
-    subevent: u64,
-    _: *mut c_void,
-) {
+unsafe extern "C" fn on_event_loop(ctx: *mut ffi::Ctx, _: ffi::Event, subevent: u64, _: *mut c_void) {
     let now = monotonic_ns();
-    if subevent == raw::REDISMODULE_SUBEVENT_EVENTLOOP_AFTER_SLEEP {
+    if subevent == AFTER_SLEEP {
         WOKE.store(now, Relaxed);
         return;
     }
@@ -152,7 +132,8 @@ unsafe extern "C" fn on_event_loop(
     }
     let threshold = THRESHOLD.load(Relaxed);
     if threshold >= 0 && now.saturating_sub(WOKE.load(Relaxed)) / 1000 >= threshold as u64 {
-        harvest(&Context::new(ctx));
+        // SAFETY: the context of this callback.
+        harvest(&unsafe { Context::new(ctx) });
     }
     with_keeper(Keeper::hand_over);
 }
@@ -176,9 +157,9 @@ pub fn harvest(ctx: &Context) {
     with_keeper(|keeper| {
         keeper.counts.missed += (newest + 1 - next).saturating_sub(fresh.len() as u64);
         for entry in fresh.iter().rev().filter(|entry| !entry.is_own_read()) {
-            let draft = keeper.begin(entry.time, entry.micros, text(&entry.address), text(&entry.name));
+            let draft = keeper.begin(entry.time, entry.micros, entry.address.bytes(), entry.name.bytes());
             for arg in &entry.args {
-                draft.cut_argument(text(arg));
+                draft.cut_argument(arg.bytes());
             }
             keeper.end();
         }
@@ -190,9 +171,9 @@ struct Staged {
     id: u64,
     time: i64,
     micros: i64,
-    args: Vec<RedisValue>,
-    address: RedisValue,
-    name: RedisValue,
+    args: Vec<Value>,
+    address: Value,
+    name: Value,
 }
 
 impl Staged {
@@ -200,24 +181,24 @@ impl Staged {
     /// client without a connection, which has the address `?:0` up to Redis 7, and none from Redis
     /// 8 on.
     fn is_own_read(&self) -> bool {
-        matches!(text(&self.address), b"?:0" | b"") && self.args.first().is_some_and(|name| text(name) == b"SLOWLOG")
+        matches!(self.address.bytes(), b"?:0" | b"") && self.args.first().is_some_and(|name| name.bytes() == b"SLOWLOG")
     }
 }
 
 /// Up to `count` entries (-1: all) with an id of at least `from`, the newest first.
 fn newest_of_log(ctx: &Context, count: i64, from: u64) -> Result<Vec<Staged>, String> {
-    match ctx.call("SLOWLOG", &["GET", &count.to_string()]) {
-        Ok(RedisValue::Array(entries)) => {
+    match ctx.call(c"SLOWLOG", &[b"GET", count.to_string().as_bytes()]) {
+        Ok(Value::Array(entries)) => {
             Ok(entries.into_iter().map_while(staged).take_while(|entry| entry.id >= from).collect())
         }
         _ => Err(lacking("SLOWLOG GET")),
     }
 }
 
-fn staged(entry: RedisValue) -> Option<Staged> {
-    let RedisValue::Array(fields) = entry else { return None };
+fn staged(entry: Value) -> Option<Staged> {
+    let Value::Array(fields) = entry else { return None };
     let mut fields = fields.into_iter();
-    let (RedisValue::Integer(id), RedisValue::Integer(time), RedisValue::Integer(micros), RedisValue::Array(args)) =
+    let (Value::Integer(id), Value::Integer(time), Value::Integer(micros), Value::Array(args)) =
         (fields.next()?, fields.next()?, fields.next()?, fields.next()?)
     else {
         return None;
@@ -226,19 +207,8 @@ fn staged(entry: RedisValue) -> Option<Staged> {
     Some(Staged { id, time, micros, args, address: fields.next()?, name: fields.next()? })
 }
 
-/// The bytes of a reply that is a string.
-fn text(value: &RedisValue) -> &[u8] {
-    match value {
-        RedisValue::SimpleString(s) | RedisValue::BulkString(s) => s.as_bytes(),
-        RedisValue::SimpleStringStatic(s) => s.as_bytes(),
-        RedisValue::StringBuffer(bytes) => bytes,
-        RedisValue::BulkRedisString(s) => s.as_slice(),
-        _ => b"",
-    }
-}
-
 /// The filter: counts, and acts on each n-th command and, to end its time, on the one after it.
-unsafe extern "C" fn on_command(filter: *mut raw::RedisModuleCommandFilterCtx) {
+unsafe extern "C" fn on_command(filter: *mut ffi::Filter) {
     let left = COUNTDOWN.load(Relaxed).wrapping_sub(1);
     COUNTDOWN.store(left, Relaxed);
     if left != 0 {
@@ -256,33 +226,23 @@ unsafe extern "C" fn on_command(filter: *mut raw::RedisModuleCommandFilterCtx) {
         }
         COUNTDOWN.store(1, Relaxed);
         OPEN_SINCE.store(now, Relaxed);
-        // SAFETY: the filter's context is live in this callback.
-        unsafe { open(keeper, filter) };
+        // SAFETY: the command of this callback.
+        open(keeper, &unsafe { Filtered::new(filter) });
     });
 }
 
 /// Begins an entry of the command that is about to run.
-///
-/// # Safety
-/// `filter` is the context of the running filter callback.
-unsafe fn open(keeper: &mut Keeper, filter: *mut raw::RedisModuleCommandFilterCtx) {
+fn open(keeper: &mut Keeper, command: &Filtered) {
     let draft = keeper.begin(unix_time(), 0, b"", b"");
-    // SAFETY: pointers that are set when the module is loaded and only read later.
-    let functions = unsafe { (raw::RedisModule_CommandFilterArgsCount, raw::RedisModule_CommandFilterArgGet) };
-    let (Some(count), Some(get)) = functions else { return };
-    // SAFETY: by contract.
-    let count = unsafe { count(filter) } as usize;
-    // SAFETY: by contract; positions below the count have an argument, which lives through this
-    // callback.
-    let arg = |at: usize| RedisString::string_as_slice(unsafe { get(filter, at as c_int) });
-    let secret = count > 0 && SECRET.iter().any(|name| name.eq_ignore_ascii_case(arg(0)));
+    let count = command.count();
+    let secret = count > 0 && SECRET.iter().any(|name| name.eq_ignore_ascii_case(command.word(0)));
     for at in 0..count.min(MAX_ARGUMENTS) {
         if at == MAX_ARGUMENTS - 1 && count > MAX_ARGUMENTS {
             draft.argument(format!("... ({} more arguments)", count - MAX_ARGUMENTS + 1).as_bytes());
         } else if at > 0 && secret {
             draft.argument(b"(redacted)");
         } else {
-            draft.argument(arg(at));
+            draft.argument(command.word(at));
         }
     }
 }

@@ -78,6 +78,8 @@ fn wrong_arguments_are_named_and_refused() {
     let path = module().display().to_string();
     redis::cmd("MODULE").arg(&["LOAD", &path, "mode", "outside"]).query::<()>(&mut c).expect_err("refused");
     assert!(server.log().contains("mode outside: there are orbit, inside and off"), "{}", server.log());
+    redis::cmd("MODULE").arg(&["LOAD", &path, "mode", "100%s%n"]).query::<()>(&mut c).expect_err("refused");
+    assert!(server.log().contains("mode 100%s%n: there are"), "no format: {}", server.log());
     redis::cmd("MODULE").arg(&["LOAD", &path]).query::<()>(&mut c).expect("loads");
     assert!(
         redis::cmd("ORBIT.FAULT").arg("segv").query::<()>(&mut c).expect_err("off").to_string().contains("faults yes")

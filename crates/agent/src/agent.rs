@@ -7,18 +7,23 @@
 //! up, or `/proc` cannot be read, the agent ends with an error, so that its manager starts it anew.
 
 use crate::action::{self, Action, Budget, Suppressed, Target};
+use crate::collector::{self, Collector};
+use crate::export::Listen;
+use crate::groups::Groups;
 use crate::journal::{Journal, Kind};
-use crate::policy::{Config, Policy};
+use crate::otlp::Record;
+use crate::policy::{Config, Policy, Subject};
 use crate::reports::Reports;
-use crate::selector::{Selector, Watched, service};
-use crate::state::{Active, State, is_ring};
-use crate::{Args, control, http};
+use crate::selector::{Changes, Selector, Watched, service};
+use crate::site::Site;
+use crate::state::{Active, Detail, State, is_ring};
+use crate::{Args, control, http, socket};
 use orbit_ahd::{Event, Hang, json};
 use orbit_console::harmless::Harmless;
 use orbit_console::out::{self, Failure};
 use orbit_console::time::rfc3339;
 use orbit_linux::rlimit::{self, Resource};
-use orbit_linux::{pidfd, signals};
+use orbit_linux::{pidfd, procfs, signals};
 use orbit_modules::hangs::{self, Detector, Settings};
 use orbit_modules::hosted::{self, Hosted};
 use orbit_rmk::{Module, Report};
@@ -36,14 +41,23 @@ const SCAN_EVERY: Duration = Duration::from_secs(1);
 /// that is gone.
 const WRITE_EVERY: Duration = Duration::from_secs(20);
 
+/// Over which CPU use is measured for a picture.
+const DRAW_INTERVAL: Duration = Duration::from_millis(20);
+/// Processes of a hang that are read for its picture.
+const MAX_DRAWN_PROCESSES: usize = 4;
+/// Their threads together.
+const MAX_DRAWN_THREADS: usize = 512;
+
 /// See the module's head.
 pub struct Agent {
     args: Args,
     config: Config,
     hosted: Arc<Hosted>,
     selector: Selector,
+    groups: Groups,
     state: Arc<Mutex<State>>,
     journal: Option<Journal>,
+    collector: Option<Collector>,
     reports: Reports,
     report_budget: Budget,
     action_budget: Budget,
@@ -81,12 +95,15 @@ impl Agent {
         }
         let hosted = Hosted::new().map_err(Failure::Text)?;
         let mut state = State::default();
+        state.started = Some((SystemTime::now(), Instant::now()));
         state.set_config(&args.config, &config);
         let state = Arc::new(Mutex::new(state));
         let mut agent = Agent {
             hosted,
             selector: Selector::new(),
+            groups: Groups::open(),
             journal: None,
+            collector: None,
             reports,
             report_budget: Budget::default(),
             action_budget: Budget::default(),
@@ -102,18 +119,53 @@ impl Agent {
         };
         agent.open_journal();
         agent.load_detector().map_err(Failure::Text)?;
-        let socket = args.run_dir.join("agent.sock");
+        let socket_path = args.run_dir.join("agent.sock");
+        let listener = socket::listen(&socket_path)
+            .map_err(|e| failed(format!("cannot listen at {}", socket_path.display()), e))?;
+        agent.serve().map_err(Failure::Text)?;
+        agent.collector = agent.open_collector().map_err(|e| failed("cannot start the export by OTLP".into(), e))?;
+        // Whoever asks waits until all that it may name is there.
         let status = agent.state.clone();
-        control::serve(&socket, move || lock(&status).status())
-            .map_err(|e| failed(format!("cannot listen at {}", socket.display()), e))?;
-        if let Some(page) = &agent.config.export.prometheus {
-            let state = agent.state.clone();
-            let bound = http::serve(page.listen, move |open| lock(&state).page(open))
-                .map_err(|e| failed(format!("cannot serve metrics at {}", page.listen), e))?;
-            agent.state().page = Some(bound);
-            agent.announce(Kind::Configuration, &format!("metrics at http://{bound}/metrics"), &[]);
-        }
+        control::serve(listener, move || lock(&status).status())
+            .map_err(|e| failed(format!("cannot answer at {}", socket_path.display()), e))?;
         Ok(agent)
+    }
+
+    /// Serves what the configuration has: at one address both pages, if that is the same.
+    fn serve(&mut self) -> Result<(), String> {
+        let metrics = self.config.export.prometheus.as_ref().map(|page| Listen::Tcp(page.listen));
+        let page = self.config.page.as_ref().map(|page| page.listen.clone());
+        let is_one = metrics == page;
+        let sites = [
+            ("metrics", metrics, Site { metrics: true, page: is_one }),
+            ("the status page", page.filter(|_| !is_one), Site { metrics: false, page: true }),
+        ];
+        for (what, at, site) in sites {
+            let Some(at) = at else { continue };
+            let state = self.state.clone();
+            let bound = http::serve(&at, move |request| site.answer(request, &state))
+                .map_err(|e| format!("cannot serve {what} at {at}: {e}"))?;
+            if site.metrics {
+                self.announce(Kind::Configuration, &format!("metrics at http://{bound}/metrics"), &[]);
+                self.state().metrics_at = Some(bound.clone());
+            }
+            if site.page {
+                self.announce(Kind::Configuration, &format!("the status page at {bound}"), &[]);
+                self.state().page_at = Some(bound);
+            }
+        }
+        Ok(())
+    }
+
+    fn open_collector(&self) -> std::io::Result<Option<Collector>> {
+        let Some(otlp) = &self.config.export.otlp else { return Ok(None) };
+        let (figures, failed) = (self.state.clone(), self.state.clone());
+        let agent = collector::Agent {
+            figures: Box::new(move || lock(&figures).families()),
+            failed: Box::new(move || lock(&failed).metrics.export_failed("otlp")),
+            say: Box::new(say),
+        };
+        Collector::start(otlp, agent).map(Some)
     }
 
     fn open_journal(&mut self) {
@@ -170,6 +222,11 @@ impl Agent {
                 }
             }
             self.read_reports()?;
+            let pids = self.groups.processes();
+            if !pids.is_empty() {
+                let changes = self.selector.read_now(&pids, &self.config);
+                self.apply(&changes);
+            }
             if scan_at.elapsed() >= SCAN_EVERY {
                 scan_at = Instant::now();
                 self.scan()?;
@@ -184,16 +241,23 @@ impl Agent {
         // Neither is true once nobody watches.
         let _ = std::fs::remove_file(&self.active_path);
         let _ = std::fs::remove_file(self.args.run_dir.join("agent.sock"));
+        if let Some(Listen::File(path)) = self.config.page.as_ref().map(|page| &page.listen) {
+            let _ = std::fs::remove_file(path);
+        }
         self.hosted.clear();
+        if let Some(collector) = &self.collector {
+            collector.end();
+        }
         Ok(())
     }
 
-    /// Waits for a signal, a report, or the time.
+    /// Waits for a signal, a report, a new control group, or the time.
     fn wait(&mut self, until: Instant) {
         let reports = self.hosted.descriptors();
-        let due = self.held.values().map(|(due, _)| *due).min();
+        let due = self.held.values().map(|(due, _)| *due).chain(self.groups.due()).min();
         let until = due.map_or(until, |due| until.min(due));
         let mut fds = vec![readable(self.signals.as_fd())];
+        fds.extend(self.groups.descriptor().map(readable));
         fds.extend(reports.iter().map(|fd| readable(fd.as_fd())));
         let left = until.saturating_duration_since(Instant::now());
         // Woken early or not at all, the clock decides.
@@ -203,6 +267,16 @@ impl Agent {
     fn scan(&mut self) -> Result<(), Failure> {
         let start = Instant::now();
         let changes = self.selector.scan(&self.config).map_err(|e| Failure::Text(format!("cannot read /proc: {e}")))?;
+        self.apply(&changes);
+        let mut state = self.state();
+        state.metrics.scanned(start.elapsed());
+        state.last_scan = start.elapsed();
+        state.measure();
+        Ok(())
+    }
+
+    /// Has the detection watch what is selected.
+    fn apply(&mut self, changes: &Changes) {
         for pid in &changes.removed {
             self.let_go(*pid);
         }
@@ -212,12 +286,10 @@ impl Agent {
                 self.selector.refuse(*pid, &self.config, &e.to_string());
             }
         }
-        self.is_changed |= changes != Default::default();
+        self.is_changed |= *changes != Changes::default();
         let mut state = lock(&self.state);
-        state.metrics.scanned(start.elapsed());
         state.set_watched(&self.selector, &self.config);
         state.detector = self.hosted.process_of(Detector::NAME);
-        Ok(())
     }
 
     /// Watches a process no more.
@@ -225,17 +297,28 @@ impl Agent {
         self.hosted.core().unguard(pid as u32);
         self.held.retain(|(of, _), _| *of != pid);
         let mut state = lock(&self.state);
-        state.hangs.retain(|(of, _), _| *of != pid);
+        let over: Vec<(i32, i32)> = state.hangs.range((pid, i32::MIN)..=(pid, i32::MAX)).map(|(key, _)| *key).collect();
+        for key in over {
+            state.end_hang(key, "its process has ended, or is watched no more");
+        }
         state.count_active();
         self.is_changed = true;
     }
 
     fn reload(&mut self) -> Result<(), Failure> {
-        let read =
-            Config::read(&self.args.config).and_then(|new| match new.export.prometheus.as_ref().map(|p| p.listen) {
-                listen if listen == self.config.export.prometheus.as_ref().map(|p| p.listen) => Ok(new),
-                _ => Err("export.prometheus.listen changes with a restart only".to_owned()),
-            });
+        let listen = |config: &Config| config.export.prometheus.as_ref().map(|page| page.listen);
+        let read = Config::read(&self.args.config).and_then(|new| {
+            if listen(&new) != listen(&self.config) {
+                return Err("export.prometheus.listen changes with a restart only".to_owned());
+            }
+            if new.page != self.config.page {
+                return Err("page.listen changes with a restart only".to_owned());
+            }
+            if new.export.otlp != self.config.export.otlp {
+                return Err("export.otlp changes with a restart only".to_owned());
+            }
+            Ok(new)
+        });
         let new = match read {
             Ok(new) => new,
             Err(why) => {
@@ -328,12 +411,13 @@ impl Agent {
             Event::Recovered { pid, tid, .. } => {
                 fresh.retain(|hang| (hang.pid, hang.tid) != (pid, tid));
                 self.held.remove(&(pid, tid));
-                let over = self.state().hangs.remove(&(pid, tid));
+                let over = self.state().end_hang((pid, tid), "the thread continues");
                 if let Some(hang) = over {
                     self.state().count_active();
                     self.is_changed = true;
                     let text = format!("{}: the hang of thread {tid} of process {pid} is over", hang.service);
-                    self.announce(Kind::Recovered, &text, &[("ORBIT_SERVICE", &hang.service)]);
+                    let fields = [("ORBIT_SERVICE", hang.service.as_str())];
+                    self.announce_of(Some(&hang.subject), Kind::Recovered, &text, &fields);
                 }
             }
             Event::Left { pid } => {
@@ -358,20 +442,24 @@ impl Agent {
         }
         let subject = watched.subject.clone();
         let service = service(&subject);
-        let at = rfc3339(SystemTime::now());
-        let wanted = self.config.export.prometheus.as_ref().map_or(Vec::new(), |page| page.labels.clone());
+        let now = SystemTime::now();
+        let (at, since) = (rfc3339(now), rfc3339(now.checked_sub(hang.since).unwrap_or(now)));
+        let wanted = self.config.export.labels();
         let mut state = lock(&self.state);
         let labels = state.metrics.labels(&subject, &policy.name, &wanted);
         state.metrics.hang(&labels, hang.kind, hang.sure, hang.latency);
         let active = Active {
             service: service.clone(),
+            subject: subject.clone(),
             policy: policy.name.clone(),
             labels,
             kind: hang.kind,
             sure: hang.sure,
             why: hang.why.clone(),
+            since,
             at: at.clone(),
             did: String::new(),
+            detail: None,
         };
         state.hangs.insert(key, active);
         state.count_active();
@@ -380,13 +468,19 @@ impl Agent {
         let limits = self.config.limits.clone();
         let budget = (limits.reports_per_hour, limits.node_reports_per_hour);
         match self.report_budget.spend(&service, budget, Instant::now()) {
-            Err(why) => self.leave_out(&service, "report", &why),
+            Err(why) => self.leave_out(&subject, "report", &why),
             Ok(()) => {
                 self.quiet.remove(&(service.clone(), "report"));
+                let own = json::of_hang(&hang);
+                if self.config.page.is_some() {
+                    // What is done about it may end the process.
+                    let detail = Detail::new(own.clone(), draw(&hang));
+                    self.state().set_detail(key, detail);
+                }
                 let report = json!({
                     "at": at, "service": service, "policy": policy.name, "identity": subject.identity,
                     "names": subject.names, "user": subject.user, "command": subject.command,
-                    "hang": json::of_hang(&hang),
+                    "hang": own,
                 });
                 let most = (limits.report_files, limits.report_mib << 20);
                 let written = self.reports.write(&at, hang.pid, &report, most);
@@ -409,13 +503,14 @@ impl Agent {
                     ("ORBIT_REPORT", &file),
                     ("OBJECT_PID", &pid),
                 ];
-                self.announce(Kind::Hang, &text, &fields);
+                self.announce_of(Some(&subject), Kind::Hang, &text, &fields);
             }
         }
-        self.act(&hang, &policy, &service);
+        self.act(&hang, &policy, &subject);
     }
 
-    fn act(&mut self, hang: &Hang, policy: &Policy, service: &str) {
+    fn act(&mut self, hang: &Hang, policy: &Policy, subject: &Subject) {
+        let service: &str = &service(subject);
         let on_hang = policy.on_hang;
         if on_hang.action == Action::Report {
             return;
@@ -438,11 +533,11 @@ impl Agent {
                     ("ORBIT_DID", what),
                     ("OBJECT_PID", &pid),
                 ];
-                self.announce(Kind::Action, &format!("{service}: {did}"), &fields);
+                self.announce_of(Some(subject), Kind::Action, &format!("{service}: {did}"), &fields);
                 did
             }
             Err(why) => {
-                self.leave_out(service, what, &why);
+                self.leave_out(subject, what, &why);
                 format!("no {what}: {}", why.text)
             }
         };
@@ -464,19 +559,32 @@ impl Agent {
     }
 
     /// Counts what is left out; announces the first in a row.
-    fn leave_out(&mut self, service: &str, what: &'static str, why: &Suppressed) {
+    fn leave_out(&mut self, subject: &Subject, what: &'static str, why: &Suppressed) {
+        let service = service(subject);
         self.state().metrics.suppressed(why.reason);
         let is_budget = why.reason.ends_with("_budget");
-        if is_budget && !self.quiet.insert((service.to_owned(), what)) {
+        if is_budget && !self.quiet.insert((service.clone(), what)) {
             return;
         }
         let more = if is_budget { "; further ones are counted only" } else { "" };
         let text = format!("{service}: no {what}: {}{more}", why.text);
-        self.announce(Kind::Suppressed, &text, &[("ORBIT_SERVICE", service), ("ORBIT_REASON", why.reason)]);
+        let fields = [("ORBIT_SERVICE", service.as_str()), ("ORBIT_REASON", why.reason)];
+        self.announce_of(Some(subject), Kind::Suppressed, &text, &fields);
     }
 
-    /// To the journal, else to stderr.
+    /// What is about the agent itself.
     fn announce(&self, kind: Kind, text: &str, fields: &[(&str, &str)]) {
+        self.announce_of(None, kind, text, fields);
+    }
+
+    /// To the journal, else to stderr; and to the collector.
+    fn announce_of(&self, of: Option<&Subject>, kind: Kind, text: &str, fields: &[(&str, &str)]) {
+        if let Some(collector) = &self.collector {
+            let record = Record::new(collector.host(), of, kind, text, fields, SystemTime::now());
+            if !collector.push(record) {
+                self.state().metrics.export_failed("otlp");
+            }
+        }
         match self.journal.as_ref().map(|journal| journal.send(kind, text, fields)) {
             Some(Ok(())) => {}
             Some(Err(_)) => {
@@ -498,6 +606,17 @@ impl Agent {
             say(&format!("cannot write {}: {e}", self.active_path.display()));
         }
     }
+}
+
+/// What waits for what in a hang. Stops no thread; blocks for [`DRAW_INTERVAL`] for each process.
+fn draw(hang: &Hang) -> Result<why::Drawing, String> {
+    let mut found = orbit_watch::found(hang);
+    found.pids.truncate(MAX_DRAWN_PROCESSES);
+    let threads: usize = found.pids.iter().map(|pid| procfs::ids(format!("/proc/{pid}/task")).len()).sum();
+    if threads > MAX_DRAWN_THREADS {
+        return Err(format!("its processes have {threads} threads, and {MAX_DRAWN_THREADS} are drawn at most"));
+    }
+    why::drawing(&found, DRAW_INTERVAL).map_err(|e| e.to_string())
 }
 
 fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {

@@ -1,13 +1,13 @@
 //! The agent's socket: a file with a mode, at which `orbit agent status` asks.
 //!
-//! Promises: the file has mode 0660 from its first moment, and the group `orbit` where there is one
-//! and the agent may give it away; a connection carries one line each way within two seconds; at
-//! most [`MAX_CONNECTIONS`] at a time. Refuses: to change anything; a reload is SIGHUP.
+//! Promises: the file is as [`crate::socket`] makes it; a connection carries one line each way
+//! within two seconds; at most [`MAX_CONNECTIONS`] at a time; the threads have no capabilities.
+//! Refuses: to change anything; a reload is SIGHUP.
 
+use crate::plain;
+use crate::socket::GROUP;
 use serde_json::Value;
-use std::fs;
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 use std::sync::Arc;
@@ -20,28 +20,14 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// The only request.
 const STATUS: &str = "status\n";
-const GROUP: &str = "orbit";
 
-/// Listens, in a thread that lives as long as the process.
+/// Answers at a socket of [`crate::socket::listen`], in a thread that lives as long as the process.
 ///
 /// # Errors
-/// Another agent answers there, or those of making the socket and the thread.
-pub fn serve(path: &Path, status: impl Fn() -> Value + Send + Sync + 'static) -> io::Result<()> {
-    if UnixStream::connect(path).is_ok() {
-        return Err(io::Error::new(io::ErrorKind::AddrInUse, "another agent answers there"));
-    }
-    // Under a name of its own until it has its mode: nobody connects before.
-    let partial = path.with_extension(format!("{}.partial", std::process::id()));
-    let _ = fs::remove_file(&partial);
-    let listener = UnixListener::bind(&partial)?;
-    fs::set_permissions(&partial, fs::Permissions::from_mode(0o660))?;
-    if let Some(group) = group() {
-        // An ordinary user may not be in it: then the file has the user's own group.
-        let _ = std::os::unix::fs::chown(&partial, None, Some(group));
-    }
-    fs::rename(&partial, path)?;
+/// Those of making the thread.
+pub fn serve(listener: UnixListener, status: impl Fn() -> Value + Send + Sync + 'static) -> io::Result<()> {
     let status = Arc::new(status);
-    std::thread::Builder::new().name("orbit-control".into()).spawn(move || {
+    plain::spawn("orbit-control", move || {
         for stream in listener.incoming() {
             let Ok(stream) = stream else {
                 std::thread::sleep(ACCEPT_PAUSE);
@@ -100,18 +86,13 @@ pub fn ask(path: &Path) -> Result<Value, String> {
     serde_json::from_str(&line).map_err(|e| format!("{path}: its answer is not understood: {e}"))
 }
 
-fn group() -> Option<u32> {
-    let text = fs::read_to_string("/etc/group").ok()?;
-    text.lines().find_map(|line| {
-        let mut fields = line.split(':');
-        (fields.next() == Some(GROUP)).then(|| fields.nth(1)?.parse().ok()).flatten()
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::socket::listen;
     use serde_json::json;
+    use std::fs;
+    use std::os::unix::fs::PermissionsExt;
 
     #[test]
     fn the_socket_is_a_file_with_a_mode_and_answers_status_alone() {
@@ -119,7 +100,7 @@ mod tests {
         fs::create_dir_all(&folder).expect("made");
         let path = folder.join("agent.sock");
         assert!(ask(&path).is_err_and(|why| why.contains("no agent answers")));
-        serve(&path, || json!({ "x": 1 })).expect("served");
+        serve(listen(&path).expect("a socket"), || json!({ "x": 1 })).expect("served");
         assert_eq!(fs::metadata(&path).expect("a file").permissions().mode() & 0o777, 0o660);
         assert_eq!(ask(&path), Ok(json!({ "x": 1 })));
         let mut stream = UnixStream::connect(&path).expect("connected");
@@ -127,7 +108,7 @@ mod tests {
         let mut answer = String::new();
         stream.read_to_string(&mut answer).expect("closed");
         assert_eq!(answer, "");
-        assert!(serve(&path, || json!(2)).is_err_and(|e| e.kind() == io::ErrorKind::AddrInUse));
+        assert!(listen(&path).is_err_and(|e| e.kind() == io::ErrorKind::AddrInUse));
         assert_eq!(fs::read_dir(&folder).expect("a folder").count(), 1, "nothing else is left");
         fs::remove_dir_all(folder).expect("removed");
     }

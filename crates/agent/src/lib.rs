@@ -5,10 +5,14 @@
 //! |---|---|
 //! | [`identity`] | which service a process belongs to, by its control group (pure) |
 //! | [`policy`] | the configuration, and which policy a process has (pure but for reading files) |
+//! | `groups` | control groups as they are made: which processes to read before the next scan |
 //! | [`selector`] | which processes are watched, and why others are not |
 //! | [`action`] | what is done about a hang, and how often it may be |
 //! | `agent` | the loop, with the detection in a core of its own |
-//! | [`reports`], [`journal`], [`metrics`], `http`, `state`, `control` | what leaves the agent |
+//! | [`export`], [`reports`], [`journal`], [`metrics`], `state`, `control` | what leaves the agent |
+//! | `http`, `site`, `page` | pages: the server, what is at which path, the status page |
+//! | [`otlp`], `collector`, `post` | the same to a collector of OpenTelemetry: form, queue, request |
+//! | `plain`, `socket` | threads that speak with others, without capabilities; sockets that are files |
 //!
 //! Promises: nothing is acted on that is not certain (unless its policy asks for less) and selected
 //! right then; what cannot be decided is not watched and shown with the reason.
@@ -17,15 +21,24 @@
 
 pub mod action;
 mod agent;
+mod collector;
 mod control;
+pub mod export;
+mod groups;
 mod http;
 pub mod identity;
 pub mod journal;
 pub mod metrics;
+pub mod otlp;
+mod page;
+mod plain;
 pub mod policy;
+mod post;
 pub mod reports;
 pub mod selector;
 mod show;
+mod site;
+mod socket;
 mod state;
 
 use orbit_console::out::{Done, Failure};

@@ -1,4 +1,4 @@
-//! The agent's figures, as a page of OpenMetrics or of the older text format.
+//! The agent's figures, and how they are a page of OpenMetrics or of the older text format.
 //!
 //! Promises: labels are of few values each: of a service, its namespace, container name, unit and
 //! policy, as the configuration has it; never a process, a pod or a sentence. Beyond
@@ -6,7 +6,8 @@
 //! they name counters and in the last line; a reader that does not ask for OpenMetrics gets the
 //! older one, which `promtool check metrics` reads.
 
-use crate::policy::{Label, Subject};
+use crate::export::Label;
+use crate::policy::Subject;
 use orbit_ahd::{Kind, Sure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
@@ -17,12 +18,18 @@ pub type Labels = Vec<(&'static str, String)>;
 
 /// Services that have labels of their own.
 pub const MAX_SERVICES: usize = 1000;
+// What there is from the beginning, at 0: a counter that begins at 1 has no increase that a rule
+// could see.
+const ACTIONS: [&str; 3] = ["core", "restart", "signal"];
+const BUDGETS: [&str; 2] = ["node_budget", "service_budget"];
+const EXPORTS: [&str; 4] = ["active", "file", "journal", "otlp"];
 /// Upper bounds of the buckets of times, s.
 const BUCKETS: [f64; 12] = [0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0];
 
 /// Times by bucket.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Histogram {
+    /// Of times up to each bound, so of those of smaller bounds too.
     counts: [u64; BUCKETS.len()],
     count: u64,
     sum: f64,
@@ -36,6 +43,19 @@ impl Histogram {
             *count += u64::from(seconds <= *bound);
         }
         (self.count, self.sum) = (self.count + 1, self.sum + seconds);
+    }
+
+    /// Upper bounds of the buckets, s, and how many times lie in each alone; the last is of those
+    /// above all bounds.
+    pub fn buckets(&self) -> (&'static [f64], Vec<u64>) {
+        let upper = self.counts.iter().chain([&self.count]);
+        let lower = std::iter::once(&0).chain(&self.counts);
+        (&BUCKETS, upper.zip(lower).map(|(upper, lower)| upper - lower).collect())
+    }
+
+    /// How many times there are, and their sum, s.
+    pub fn total(&self) -> (u64, f64) {
+        (self.count, self.sum)
     }
 }
 
@@ -57,7 +77,29 @@ pub struct Metrics {
     detector_failures: u64,
 }
 
-/// What is measured when the page is read.
+/// Samples of one name.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Family {
+    /// As on the page; of a counter without `_total`.
+    pub name: &'static str,
+    /// What it is, in a sentence.
+    pub help: &'static str,
+    /// Its samples.
+    pub samples: Samples,
+}
+
+/// Samples, by their kind.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Samples {
+    /// They only grow, while the agent lives.
+    Counter(Vec<(Labels, f64)>),
+    /// They grow and shrink.
+    Gauge(Vec<(Labels, f64)>),
+    /// Times, s.
+    Histogram(Histogram),
+}
+
+/// What is measured at each scan.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Cost {
     /// CPU time of the agent's processes, s.
@@ -143,6 +185,11 @@ impl Metrics {
         self.scan.observe(time);
     }
 
+    /// How many scans there were, and their time together, s.
+    pub fn scans(&self) -> (u64, f64) {
+        self.scan.total()
+    }
+
     /// A new configuration was rejected.
     pub fn reload_failed(&mut self) {
         self.reload_failures += 1;
@@ -153,9 +200,19 @@ impl Metrics {
         self.detector_failures += 1;
     }
 
-    /// The page.
+    /// The page: in OpenMetrics if `open`, else in the older format.
     pub fn page(&self, open: bool, cost: Cost) -> String {
         let mut page = Page { text: String::new(), open };
+        self.families(cost).iter().for_each(|family| page.family(family));
+        if open {
+            page.text.push_str("# EOF\n");
+        }
+        page.text
+    }
+
+    /// All figures as they are now, for whichever form.
+    pub fn families(&self, cost: Cost) -> Vec<Family> {
+        let mut page = Families::default();
         page.counter("orbit_hangs", "Hangs that were reported.", labelled(&self.hangs));
         page.gauge("orbit_hangs_active", "Hangs that continue.", labelled(&self.active));
         page.histogram(
@@ -166,16 +223,16 @@ impl Metrics {
         page.gauge("orbit_watched_processes", "Processes that are watched.", labelled(&self.watched));
         page.gauge("orbit_unwatched_processes", "Selected processes that are not watched.", one(self.unwatched));
         page.gauge("orbit_unusable_policies", "Policies that can decide nothing here.", one(self.unusable_policies));
-        page.counter("orbit_actions", "Actions on hangs that were done.", keyed("did", &self.actions));
+        page.counter("orbit_actions", "Actions on hangs that were done.", keyed("did", &ACTIONS, &self.actions));
         page.counter(
             "orbit_suppressed",
             "Reports and actions that were left out, by reason.",
-            keyed("reason", &self.suppressed),
+            keyed("reason", &BUDGETS, &self.suppressed),
         );
         page.counter(
             "orbit_export_failures",
-            "Reports that could not be handed over.",
-            keyed("to", &self.export_failures),
+            "Messages, files and requests that could not be handed over.",
+            keyed("to", &EXPORTS, &self.export_failures),
         );
         page.counter("orbit_agent_reload_failures", "Configurations that were rejected.", one(self.reload_failures));
         page.counter("orbit_agent_detector_failures", "Times the detection failed.", one(self.detector_failures));
@@ -185,15 +242,12 @@ impl Metrics {
         page.gauge("orbit_agent_resident_memory_bytes", "Resident memory of the agent's processes.", resident);
         let version = vec![("version", env!("CARGO_PKG_VERSION").to_owned())];
         page.gauge("orbit_build_info", "The agent's version.", [(version, 1.0)]);
-        if open {
-            page.text.push_str("# EOF\n");
-        }
-        page.text
+        page.0
     }
 }
 
 /// The unit as a label: of an instance the template, for there may be many.
-fn unit(name: &str) -> String {
+pub fn unit(name: &str) -> String {
     let instance = name.split_once('@').and_then(|(before, rest)| rest.rsplit_once('.').map(|(_, end)| (before, end)));
     match instance {
         Some((before, end)) => format!("{before}@.{end}"),
@@ -213,12 +267,31 @@ fn labelled(all: &BTreeMap<Labels, u64>) -> Vec<(Labels, f64)> {
     all.iter().map(|(labels, value)| (labels.clone(), *value as f64)).collect()
 }
 
-fn keyed(name: &'static str, all: &BTreeMap<&'static str, u64>) -> Vec<(Labels, f64)> {
+fn keyed(name: &'static str, known: &[&'static str], counted: &BTreeMap<&'static str, u64>) -> Vec<(Labels, f64)> {
+    let mut all: BTreeMap<&str, u64> = known.iter().map(|key| (*key, 0)).collect();
+    all.extend(counted);
     all.iter().map(|(key, value)| (vec![(name, (*key).to_owned())], *value as f64)).collect()
 }
 
 fn one(value: u64) -> [(Labels, f64); 1] {
     [(Labels::new(), value as f64)]
+}
+
+#[derive(Default)]
+struct Families(Vec<Family>);
+
+impl Families {
+    fn counter(&mut self, name: &'static str, help: &'static str, samples: impl IntoIterator<Item = (Labels, f64)>) {
+        self.0.push(Family { name, help, samples: Samples::Counter(samples.into_iter().collect()) });
+    }
+
+    fn gauge(&mut self, name: &'static str, help: &'static str, samples: impl IntoIterator<Item = (Labels, f64)>) {
+        self.0.push(Family { name, help, samples: Samples::Gauge(samples.into_iter().collect()) });
+    }
+
+    fn histogram(&mut self, name: &'static str, help: &'static str, of: &Histogram) {
+        self.0.push(Family { name, help, samples: Samples::Histogram(of.clone()) });
+    }
 }
 
 struct Page {
@@ -227,6 +300,22 @@ struct Page {
 }
 
 impl Page {
+    fn family(&mut self, Family { name, help, samples }: &Family) {
+        match samples {
+            Samples::Counter(samples) => {
+                let total = format!("{name}_total");
+                // OpenMetrics names the family without the ending that its samples have.
+                self.head(if self.open { name } else { &total }, help, "counter");
+                samples.iter().for_each(|(labels, value)| self.sample(&total, labels, *value));
+            }
+            Samples::Gauge(samples) => {
+                self.head(name, help, "gauge");
+                samples.iter().for_each(|(labels, value)| self.sample(name, labels, *value));
+            }
+            Samples::Histogram(of) => self.histogram(name, help, of),
+        }
+    }
+
     fn head(&mut self, name: &str, help: &str, kind: &str) {
         // Writing to a text cannot fail.
         let _ = write!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
@@ -237,18 +326,6 @@ impl Page {
         let list: Vec<String> = labels.iter().map(|(key, value)| format!("{key}=\"{}\"", escaped(value))).collect();
         let list = if list.is_empty() { String::new() } else { format!("{{{}}}", list.join(",")) };
         let _ = writeln!(self.text, "{name}{list} {value}");
-    }
-
-    /// OpenMetrics names the family without the ending that its samples have.
-    fn counter(&mut self, name: &str, help: &str, samples: impl IntoIterator<Item = (Labels, f64)>) {
-        let total = format!("{name}_total");
-        self.head(if self.open { name } else { &total }, help, "counter");
-        samples.into_iter().for_each(|(labels, value)| self.sample(&total, &labels, value));
-    }
-
-    fn gauge(&mut self, name: &str, help: &str, samples: impl IntoIterator<Item = (Labels, f64)>) {
-        self.head(name, help, "gauge");
-        samples.into_iter().for_each(|(labels, value)| self.sample(name, &labels, value));
     }
 
     fn histogram(&mut self, name: &str, help: &str, of: &Histogram) {
@@ -308,6 +385,20 @@ mod tests {
         child.stdin.take().expect("a pipe").write_all(page.as_bytes()).expect("read");
         let done = child.wait_with_output().expect("a child");
         assert!(done.status.success() && done.stderr.is_empty(), "{}", String::from_utf8_lossy(&done.stderr));
+    }
+
+    #[test]
+    fn counters_that_rules_watch_begin_at_0() {
+        let page = Metrics::default().page(false, Cost::default());
+        for sample in [
+            "orbit_actions_total{did=\"restart\"} 0\n",
+            "orbit_suppressed_total{reason=\"service_budget\"} 0\n",
+            "orbit_suppressed_total{reason=\"node_budget\"} 0\n",
+            "orbit_export_failures_total{to=\"journal\"} 0\n",
+            "orbit_export_failures_total{to=\"otlp\"} 0\n",
+        ] {
+            assert!(page.contains(sample), "{sample}{page}");
+        }
     }
 
     #[test]

@@ -6,10 +6,10 @@
 //! no later policy is tried in its place; an exclusion that cannot be decided excludes.
 
 use crate::action::OnHang;
+use crate::export::{Export, Page};
 use crate::identity::{Identity, Names};
 use serde::Deserialize;
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -20,6 +20,8 @@ pub struct Config {
     pub limits: Limits,
     /// Where its figures and reports go.
     pub export: Export,
+    /// The page for browsers; without it there is none.
+    pub page: Option<Page>,
     /// In the order in which they are tried.
     pub policies: Vec<Policy>,
     /// Processes that no policy may watch.
@@ -58,60 +60,6 @@ impl Default for Limits {
             report_mib: 64,
         }
     }
-}
-
-/// Exporters; one that is not named is off.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields, default)]
-pub struct Export {
-    /// A page of metrics.
-    pub prometheus: Option<Prometheus>,
-    /// The system's journal.
-    pub journal: Option<Journal>,
-}
-
-/// A page of metrics.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Prometheus {
-    /// Where it is served: a loopback address.
-    pub listen: SocketAddr,
-    /// Which labels a service has there.
-    #[serde(default = "all_labels")]
-    pub labels: Vec<Label>,
-}
-
-/// A label of a service. Each has few values: never a process, a pod or a sentence.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Label {
-    /// Kubernetes' namespace.
-    Namespace,
-    /// The container's name in its pod.
-    Container,
-    /// The system's unit.
-    Unit,
-    /// The policy that selected it.
-    Policy,
-}
-
-fn all_labels() -> Vec<Label> {
-    vec![Label::Namespace, Label::Container, Label::Unit, Label::Policy]
-}
-
-/// The system's journal.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Journal {
-    /// Whether it is written to.
-    pub enabled: bool,
-    /// Its socket.
-    #[serde(default = "journal_socket")]
-    pub socket: PathBuf,
-}
-
-fn journal_socket() -> PathBuf {
-    "/run/systemd/journal/socket".into()
 }
 
 /// What is watched, and what is done.
@@ -204,6 +152,7 @@ struct MainFile {
     limits: Limits,
     #[serde(default)]
     export: Export,
+    page: Option<Page>,
     #[serde(default)]
     policy: Vec<PolicyTable>,
     #[serde(default)]
@@ -265,7 +214,7 @@ impl Config {
             let DropIn { policy, exclude } = parse(&name)?;
             files.push((name, policy, exclude));
         }
-        let mut config = Config { limits: main.limits, export: main.export, ..Config::default() };
+        let mut config = Config { limits: main.limits, export: main.export, page: main.page, ..Config::default() };
         if let Some(page) = config.export.prometheus.as_ref().filter(|page| !page.listen.ip().is_loopback()) {
             let why = "the page has no password: it is served on a loopback address, as 127.0.0.1:9106";
             return Err(format!("{}: export.prometheus.listen = \"{}\": {why}", path.display(), page.listen));
@@ -453,7 +402,7 @@ fn parse<T: serde::de::DeserializeOwned>(path: &Path) -> Result<T, String> {
 }
 
 /// A time as `5s`, `500ms` or `2m`.
-fn duration(text: &str) -> Option<Duration> {
+pub fn duration(text: &str) -> Option<Duration> {
     let digits = text.len() - text.trim_start_matches(|c: char| c.is_ascii_digit()).len();
     let (number, unit) = text.split_at(digits);
     let ms = match unit {
@@ -594,6 +543,15 @@ mod tests {
                 "[export.prometheus]\nlisten = \"127.0.0.1:9106\"\nlabels = [\"pid\"]".to_owned(),
                 "unknown variant `pid`",
             ),
+            (
+                "[export.otlp]\nendpoint = \"https://127.0.0.1:4318\"".to_owned(),
+                "let a collector on this machine forward",
+            ),
+            ("[export.otlp]\nendpoint = \"http://collector:4318\"".to_owned(), "agent.toml:1: export.otlp.endpoint"),
+            ("[export.otlp]\nendpoint = \"http://127.0.0.1\"".to_owned(), "an address with a port"),
+            ("[export.otlp]\nendpoint = \"http://127.0.0.1:4318/v1/logs\"".to_owned(), "an address with a port"),
+            ("[export.otlp]\ninterval = \"5s\"".to_owned(), "missing field `endpoint`"),
+            ("[export.otlp]\nendpoint = \"http://[::1]:4318/\"\ninterval = \"9ms\"".to_owned(), "from \"1s\""),
             ("[limits]\ncpu = 2".to_owned(), "unknown field `cpu`"),
             ("[[exclude]]\nlabels = { a = \"b\" }".to_owned(), "labels need"),
         ] {

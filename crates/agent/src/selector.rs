@@ -5,7 +5,8 @@
 //! a later one of the same number is a new one; a process that may not be read, or whose policy
 //! cannot be decided, is kept with the reason; threads of the kernel and Orbit's own processes are
 //! left out. A scan reads the list of processes; each new one is read whole, each other one in
-//! every eighth scan, for it may have moved or become another program.
+//! every eighth scan, for it may have moved or become another program. Between two scans those of
+//! new control groups are read.
 
 use crate::identity::{self, Names};
 use crate::policy::{Choice, Config, Subject};
@@ -147,12 +148,24 @@ impl Selector {
                 .is_none_or(|known| known.scans < NEW_SCANS || (self.scans + pid as u64).is_multiple_of(REREAD_EVERY));
             if is_due {
                 self.read(pid, config, &mut changes);
+                if let Some(known) = self.known.get_mut(&pid) {
+                    known.scans += 1;
+                }
             }
         }
         if self.names.len() > MAX_NAMES {
             self.names.clear();
         }
         Ok(changes)
+    }
+
+    /// Reads these processes now.
+    pub fn read_now(&mut self, pids: &[i32], config: &Config) -> Changes {
+        let mut changes = Changes::default();
+        for pid in pids {
+            self.read(*pid, config, &mut changes);
+        }
+        changes
     }
 
     fn drop_watched(&mut self, pid: i32, changes: &mut Changes) {
@@ -168,7 +181,6 @@ impl Selector {
         let known = self.known.entry(pid).or_insert(Known { started: stat.started_ticks, scans: 0, refused: None });
         let is_another = known.started != stat.started_ticks
             || self.watched.get(&pid).is_some_and(|watched| watched.started != stat.started_ticks);
-        known.scans += 1;
         let refused = known.refused.clone();
         if is_another {
             self.known.insert(pid, Known { started: stat.started_ticks, scans: 0, refused: None });

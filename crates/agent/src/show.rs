@@ -112,7 +112,7 @@ pub fn check(path: &Path) -> Done {
             writeln!(to, "  {BAD}unusable:{BAD:#} {}", Harmless(why))?;
         }
         for service in services.iter().filter(|service| service.policy == policy.name) {
-            writeln!(to, "  would watch {} ({} processes)", Harmless(&service.name), service.processes)?;
+            writeln!(to, "  would watch {} ({} processes)", Harmless(&service.name), service.pids.len())?;
         }
         for (pid, each) in selector.unwatched().iter().filter(|(_, each)| each.policy == policy.name) {
             writeln!(to, "  {WARN}not{WARN:#} process {pid} ({}): {}", Harmless(&each.command), Harmless(&each.why))?;

@@ -5,8 +5,7 @@ mod guard_common;
 use guard_common::{Dir, Guard, PATIENCE, signal, skipped};
 use serde_json::Value;
 use std::io::Write;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
@@ -73,8 +72,7 @@ fn one_that_says_nothing_is_waited_for_by_nobody_else() {
     }
     let dir = Dir::new("silent");
     let (guard, _) = guard(&dir);
-    let address = SocketAddr::from_abstract_name(address(guard.id())).expect("a name");
-    let silent: Vec<_> = (0..4).map(|_| UnixStream::connect_addr(&address).expect("the core")).collect();
+    let silent: Vec<_> = (0..4).map(|_| connect(guard.id())).collect();
     let start = Instant::now();
     let (_, text) = modules(&[]);
     assert!(text.contains(&guard.id().to_string()) && !text.contains("no answer"), "{:?}: {text}", start.elapsed());
@@ -91,8 +89,7 @@ fn what_was_given_up_does_not_happen_later() {
     let core = guard.id().to_string();
     let (done, said) = modules(&["unload", "ahd", "--core", &core]);
     assert!(done, "{said}");
-    let address = SocketAddr::from_abstract_name(address(guard.id())).expect("a name");
-    let mut asker = UnixStream::connect_addr(&address).expect("the core");
+    let mut asker = connect(guard.id());
     // The line ends only when its sender does: it is not read before that one has gone, however
     // long both take.
     asker.write_all(b"{\"load\":{\"name\":\"ahd\",\"pids\":[]}}").expect("the core listens");
@@ -103,7 +100,6 @@ fn what_was_given_up_does_not_happen_later() {
     assert!(done, "{said}");
 }
 
-fn address(core: i32) -> String {
-    // SAFETY: no pointers are passed; always succeeds.
-    format!("orbit-core-{core}-{}", unsafe { libc::geteuid() })
+fn connect(core: i32) -> UnixStream {
+    orbit_console::control::connect("core", core).expect("the core")
 }

@@ -32,7 +32,8 @@ impl Drop for Running {
 fn events(file: &Path) -> Vec<Value> {
     let text = std::fs::read_to_string(file).unwrap_or_default();
     let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    whole.lines().map(|l| serde_json::from_str(l).expect("JSON")).collect()
+    let read = |l| serde_json::from_str(l).expect("JSON");
+    whole.lines().map(|l| orbit_testing::described("watch-events", read(l))).collect()
 }
 
 fn wait_for(file: &Path, what: &str, is: impl Fn(&Value) -> bool) -> Value {

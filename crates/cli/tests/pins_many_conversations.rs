@@ -4,8 +4,6 @@
 mod guard_common;
 use guard_common::{Owned, until};
 use std::io::Read;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -29,10 +27,7 @@ fn a_core_holds_sixty_four_conversations_and_no_more() {
         .spawn();
     let guard = Owned(guard.expect("orbit runs"));
     let pid = guard.0.id();
-    // SAFETY: no pointers; always succeeds.
-    let user = unsafe { libc::geteuid() };
-    let address = SocketAddr::from_abstract_name(format!("orbit-core-{pid}-{user}")).expect("a name");
-    let connect = || UnixStream::connect_addr(&address).ok();
+    let connect = || orbit_console::control::connect("core", pid as i32).ok();
     let mut silent = vec![until("the core listens", connect)];
     silent.resize_with(MOST + MORE, || until("one more is let in", connect));
     let end = Instant::now() + Duration::from_secs(1);

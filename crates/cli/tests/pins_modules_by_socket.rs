@@ -3,6 +3,7 @@
 
 mod guard_common;
 use guard_common::{Owned, until};
+use orbit_console::control;
 use serde_json::Value;
 use std::process::{Command, Stdio};
 
@@ -100,13 +101,12 @@ fn modules_are_listed_unloaded_and_loaded() {
     runs.0.kill().expect("kill -9");
     runs.0.wait().expect("its end");
     until("its name and its modules are gone", || {
-        let names = std::fs::read_to_string("/proc/net/unix").expect("/proc/net/unix");
         let gone = |pid: &i64| {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             // One that only waits to be reaped by a pid 1 that may not is as gone.
             stat.is_empty() || stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('Z'))
         };
-        (!names.contains(&format!("@orbit-core-{pid}-")) && processes.iter().all(gone)).then_some(())
+        (!control::owners("core").contains(&(pid as i32)) && processes.iter().all(gone)).then_some(())
     });
     assert!(core(pid).is_none());
     assert!(std::path::Path::new(&format!("/proc/{}", guarded.0.id())).exists(), "the guarded program goes on");

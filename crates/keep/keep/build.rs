@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::{env, fs};
 
-const PARTS: [&str; 17] = [
+const PARTS: [&str; 18] = [
+    "asks.c",
     "once.c",
     "turns.c",
     "deliver.c",

@@ -67,6 +67,7 @@ benches! {
     page Page,
     paper Paper,
     service Service,
+    why Why,
 }
 
 /// Measures what orbits cost on this machine, against threads, pipes and fork.

@@ -77,6 +77,7 @@ fn section(page: &mut String, name: &str, report: &Value) -> Result<(), &'static
     );
     bounds(page, report["reach"].as_array().map_or(&[][..], Vec::as_slice));
     measured(page, rows);
+    named(page, rows);
     for note in report["notes"].as_array().into_iter().flatten() {
         let _ = writeln!(page, "- {}", plain(note));
     }
@@ -138,6 +139,36 @@ fn measured(page: &mut String, rows: &[Value]) {
     page.push('\n');
 }
 
+/// What each tool named of what there is to name, for rows that say so.
+fn named(page: &mut String, rows: &[Value]) {
+    let of = |row: &Value| -> Vec<(String, String)> {
+        let words = |list: &Value| list.as_array().into_iter().flatten().map(plain).collect::<Vec<String>>().join(", ");
+        let one = |tool: &Value| (plain(&tool[0]), words(&tool[1]));
+        row["named"].as_array().into_iter().flatten().map(one).collect()
+    };
+    let mut tools: Vec<String> = Vec::new();
+    for (tool, _) in rows.iter().flat_map(of) {
+        if !tools.contains(&tool) {
+            tools.push(tool);
+        }
+    }
+    if tools.is_empty() {
+        return;
+    }
+    let _ = writeln!(page, "| named by | {} |\n|---|{}", tools.join(" | "), "---|".repeat(tools.len()));
+    for row in rows {
+        let named = of(row);
+        let cell = |tool: &String| match named.iter().find(|(name, _)| name == tool) {
+            Some((_, facts)) if facts.is_empty() => "none",
+            Some((_, facts)) => facts,
+            None => "",
+        };
+        let cells: Vec<&str> = tools.iter().map(cell).collect();
+        let _ = writeln!(page, "| {} | {} |", plain(&row["measure"]), cells.join(" | "));
+    }
+    page.push('\n');
+}
+
 /// A value as a cell of a table.
 fn plain(value: &Value) -> String {
     match value {
@@ -189,6 +220,20 @@ mod tests {
         ] {
             assert!(page.contains(part), "{part:?} is not in:\n{page}");
         }
+    }
+
+    #[test]
+    fn what_tools_named_is_a_table_of_its_own() {
+        let row = |measure: &str, named: Value| json!({"measure": measure, "named": named});
+        let first = row("a", json!([["ours", ["lock", "holder"]], ["gdb", []]]));
+        let rows = [first, row("b", json!([["jstack", ["lock"]]]))];
+        let mut page = String::new();
+        named(&mut page, &rows);
+        assert_eq!(
+            page,
+            "| named by | ours | gdb | jstack |\n|---|---|---|---|\n\
+             | a | lock, holder | none |  |\n| b |  |  | lock |\n\n"
+        );
     }
 
     #[test]

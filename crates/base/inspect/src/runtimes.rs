@@ -1,5 +1,5 @@
-//! What a program's own runtime says of its threads: the JVM of Java's, Go's of goroutines. For
-//! reports only, not for verdicts.
+//! What a program's own runtime says of its threads: the JVM of Java's, Go's of goroutines, asyncio
+//! of its tasks. For reports only, not for verdicts.
 //!
 //! The JVM is asked as `jstack` asks it, for which it gets SIGQUIT: only where it catches that, and
 //! where its caller asks for it: by a person, of a guess, for which the stacks of its threads say
@@ -7,9 +7,11 @@
 //! Promises: `MAX_REPORT_LINES` lines at most, and `STEP_TIMEOUT` at most for each step.
 
 use crate::goroutines::{Parked, parked};
+use crate::python::{self, PyFrame, Task};
 use crate::stacks::{Frame, Unwinder};
 use orbit_linux::status::Status;
 use orbit_linux::{pidfd, procfs};
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{Read, Write};
 use std::os::fd::AsFd;
@@ -20,9 +22,10 @@ use std::time::{Duration, Instant};
 
 /// Lines of a report at most.
 const MAX_REPORT_LINES: usize = 60;
-/// Groups of goroutines shown, and functions of each.
+/// Groups of goroutines or tasks shown, functions of each, and names.
 const GROUPS: usize = 8;
 const FUNCTIONS: usize = 4;
+const NAMES: usize = 4;
 /// How long the JVM may take to begin to answer, and to answer.
 const STEP_TIMEOUT: Duration = Duration::from_millis(1500);
 /// Bytes of a JVM's answer that are read.
@@ -67,6 +70,47 @@ fn own_place(frames: &[Frame]) -> Option<(&str, u32)> {
         (None, _) => false,
     };
     frames.iter().find(is_own).and_then(|f| Some((f.file.as_deref()?, f.line?)))
+}
+
+/// Tasks of asyncio by what they await; nothing if it is no Python program, or one that has none or
+/// whose objects are not known.
+pub fn tasks(pid: i32) -> Vec<String> {
+    python::find(pid).ok().flatten().map_or_else(Vec::new, |python| of_tasks(python.tasks()))
+}
+
+/// Those that await the same at the same place in one line, the most first.
+fn of_tasks(tasks: Vec<Task>) -> Vec<String> {
+    let mut alike: BTreeMap<(String, String), Vec<String>> = BTreeMap::new();
+    for task in tasks {
+        let names: Vec<&str> = task.frames.iter().take(FUNCTIONS).map(|frame| frame.function.as_str()).collect();
+        let place = place_in_tasks(&task.frames).map_or_else(String::new, |(file, line)| format!(" at {file}:{line}"));
+        let key = (task.awaits.to_string(), format!("{}{place}", names.join(" < ")));
+        alike.entry(key).or_default().push(task.name);
+    }
+    let mut groups: Vec<((String, String), Vec<String>)> = alike.into_iter().collect();
+    groups.sort_by_key(|(_, names)| std::cmp::Reverse(names.len()));
+    let left: usize = groups.iter().skip(GROUPS).map(|(_, names)| names.len()).sum();
+    let line = |((awaits, place), mut names): ((String, String), Vec<String>)| {
+        names.sort_by(|a, b| (a.len(), a).cmp(&(b.len(), b)));
+        match &names[..] {
+            [name] => format!("task {name} of asyncio {awaits}: {place}"),
+            _ => {
+                let more = if names.len() > NAMES { ", ..." } else { "" };
+                let shown = names[..names.len().min(NAMES)].join(", ");
+                format!("{} tasks of asyncio ({shown}{more}), each {awaits}: {place}", names.len())
+            }
+        }
+    };
+    let mut lines: Vec<String> = groups.into_iter().take(GROUPS).map(line).collect();
+    lines.extend((left > 0).then(|| format!("and {left} more tasks of asyncio")));
+    lines
+}
+
+/// The first place of a task that is not in asyncio itself, if there is one.
+fn place_in_tasks(frames: &[PyFrame]) -> Option<(&str, u32)> {
+    let is_own = |frame: &&PyFrame| !frame.file.contains("/asyncio/");
+    let frame = frames.iter().find(is_own).or(frames.first())?;
+    Some((&frame.file, frame.line?))
 }
 
 /// Deadlocks that the JVM finds, and its blocked threads and those named by `tids`; nothing if it
@@ -134,6 +178,32 @@ fn chosen(dump: &str, tids: &[i32]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::python::Awaits;
+
+    #[test]
+    fn tasks_that_await_the_same_are_one_line() {
+        let frame = |function: &str, file: &str, line| PyFrame {
+            function: function.to_owned(),
+            file: file.to_owned(),
+            line: Some(line),
+        };
+        let locked =
+            || vec![frame("Lock.acquire", "/usr/lib/python3.11/asyncio/locks.py", 120), frame("pay", "/srv/app.py", 7)];
+        let task = |name: &str, awaits, frames| Task { name: name.to_owned(), awaits, frames };
+        let future = || Awaits::Future("_asyncio.Future".to_owned());
+        let mut tasks: Vec<Task> = (1..=6).rev().map(|n| task(&format!("Task-{n}"), future(), locked())).collect();
+        tasks.push(task("main", Awaits::Task("Task-6".to_owned()), vec![frame("main", "/srv/app.py", 20)]));
+        assert_eq!(
+            of_tasks(tasks),
+            [
+                "6 tasks of asyncio (Task-1, Task-2, Task-3, Task-4, ...), each awaits a future: \
+                 Lock.acquire < pay at /srv/app.py:7",
+                "task main of asyncio awaits task Task-6: main at /srv/app.py:20",
+            ]
+        );
+        let many = (0..20).map(|n| task("t", Awaits::Turn, vec![frame("f", "/srv/app.py", n)])).collect();
+        assert_eq!(of_tasks(many).last().map(String::as_str), Some("and 12 more tasks of asyncio"));
+    }
 
     #[test]
     fn the_place_of_a_goroutine_is_outside_of_gos_library_wherever_that_is() {

@@ -6,8 +6,8 @@
 //! threads are all stopped, each call was counted.
 
 use crate::bpf::{self, Instruction};
-use crate::map::Mapping;
-use crate::{Support, check};
+use crate::map::{Mapping, page_size};
+use crate::{Support, check, poll};
 use std::fs;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -36,16 +36,20 @@ pub enum Class {
     Fcntl = 4,
     /// `ioctl`: by its command.
     Ioctl = 5,
-    /// Writes to its first argument, a descriptor: inside if that is [`Descriptor::Own`].
+    /// Writes to its first argument, a descriptor, or changes it: inside if that is
+    /// [`Descriptor::Own`], and counted apart for connections and what is open for appending.
     Write = 6,
-    /// Reads from its first argument, a descriptor: input if that is [`Descriptor::Taken`].
+    /// Reads from its first argument, a descriptor: input if that is [`Descriptor::Taken`] or
+    /// [`Descriptor::Appended`].
     Read = 7,
     /// `clone`: inside where it makes a thread.
     Clone = 8,
     /// `rt_sigreturn`: a handler has run.
     Handled = 9,
-    /// Accepts a connection.
+    /// Accepts a connection: outside if its first argument is no [`Descriptor::Connection`].
     Accept = 10,
+    /// `socket`: a connection by TCP if its arguments say so, else outside.
+    Socket = 11,
 }
 
 /// What a descriptor is.
@@ -56,6 +60,10 @@ pub enum Descriptor {
     Own = 1,
     /// What is read from it is gone for others, and nothing else shows that.
     Taken = 2,
+    /// A connection by TCP, or a socket that takes such in.
+    Connection = 3,
+    /// A file open for appending, or where messages for people go.
+    Appended = 4,
 }
 
 /// What a process has done since it is counted.
@@ -63,11 +71,15 @@ pub enum Descriptor {
 pub struct Made {
     /// Calls of any kind: 0 means that nothing is seen of the process.
     pub seen: u64,
-    /// Calls that another process can see.
+    /// Calls that another process can see, of no kind below.
     pub outside: u64,
-    /// The number of the last of these.
+    /// Calls that have made a connection by TCP, written to one or changed it.
+    pub connections: u64,
+    /// Calls that have written to a [`Descriptor::Appended`].
+    pub appended: u64,
+    /// The number of the last call of these three kinds.
     pub last: u64,
-    /// Calls that have read from a [`Descriptor::Taken`].
+    /// Calls that have read from a [`Descriptor::Taken`] or [`Descriptor::Appended`].
     pub inputs: u64,
     /// Connections accepted.
     pub accepts: u64,
@@ -84,12 +96,16 @@ const LAST: i16 = WORDS + 16;
 const INPUTS: i16 = WORDS + 24;
 const ACCEPTS: i16 = WORDS + 32;
 const HANDLED: i16 = WORDS + 40;
-const BYTES: usize = WORDS as usize + 48;
+const CONNECTIONS: i16 = WORDS + 48;
+const APPENDED: i16 = WORDS + 56;
+const ARMED: i16 = WORDS + 64;
+const BYTES: usize = WORDS as usize + 72;
 
 /// Counts until it is dropped.
 #[derive(Debug)]
 pub struct CallsMade {
     map: Mapping,
+    bell: Ring,
     _attached: OwnedFd,
 }
 
@@ -101,8 +117,9 @@ impl CallsMade {
     pub fn of(pid: i32, classes: &[Class; NUMBERS]) -> io::Result<CallsMade> {
         let map = make_map()?;
         let shared = Mapping::shared(map.as_fd(), BYTES, true, false)?;
-        let made = |attached| CallsMade { map: shared, _attached: attached };
-        let program = bpf::load(RAW_TRACEPOINT, 0, &program(pid, map.as_fd())?)?;
+        let bell = Ring::new()?;
+        let program = bpf::load(RAW_TRACEPOINT, 0, &program(pid, map.as_fd(), bell.fd.as_fd())?)?;
+        let made = |attached| CallsMade { map: shared, bell, _attached: attached };
         let counts = made(bpf::attach_raw_tracepoint(program.as_fd(), c"sys_exit")?);
         for (to, class) in counts.bytes(0, NUMBERS).iter().zip(classes) {
             to.store(*class as u8, SeqCst);
@@ -121,16 +138,32 @@ impl CallsMade {
         }
     }
 
+    /// From here on the next call that is not only seen rings once: [`CallsMade::bell`] can be
+    /// read then. A ring from before is taken back.
+    pub fn arm(&self) {
+        self.bell.drain();
+        self.word(ARMED).store(1, SeqCst);
+    }
+
+    /// For `poll(2)`; see [`CallsMade::arm`].
+    pub fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.fd.as_fd()
+    }
+
+    fn word(&self, at: i16) -> &AtomicU64 {
+        // SAFETY: an aligned word within the mapping, which lives as long as this; the kernel
+        // writes it atomically.
+        unsafe { &*self.map.as_ptr().add(at as usize).cast::<AtomicU64>() }
+    }
+
     /// What it has done.
     pub fn read(&self) -> Made {
-        let word = |at: i16| {
-            // SAFETY: an aligned word within the mapping, which lives as long as this; the kernel
-            // writes it atomically.
-            unsafe { &*self.map.as_ptr().add(at as usize).cast::<AtomicU64>() }.load(SeqCst)
-        };
+        let word = |at: i16| self.word(at).load(SeqCst);
         Made {
             seen: word(SEEN),
             outside: word(OUTSIDE),
+            connections: word(CONNECTIONS),
+            appended: word(APPENDED),
             last: word(LAST),
             inputs: word(INPUTS),
             accepts: word(ACCEPTS),
@@ -161,11 +194,48 @@ pub fn probe() -> Support {
 
 const RAW_TRACEPOINT: u32 = 17;
 
+/// A ring of the kernel's, of which only matters whether something is in it (Linux 5.8).
+#[derive(Debug)]
+struct Ring {
+    fd: OwnedFd,
+    /// The page that holds how far it was read, a word.
+    read: Mapping,
+}
+
+impl Ring {
+    /// Bytes that the kernel writes each time: a head, and a word.
+    const RECORD: u64 = 16;
+
+    fn new() -> io::Result<Ring> {
+        const RINGBUF: u32 = 27;
+        let page = page_size();
+        let fd = map([RINGBUF, 0, 0, page as u32, 0])?;
+        let read = Mapping::shared(fd.as_fd(), page, true, false)?;
+        Ok(Ring { fd, read })
+    }
+
+    /// Leaves nothing in it.
+    fn drain(&self) {
+        // SAFETY: an aligned word within the mapping, which lives as long as this; the kernel reads
+        // it atomically.
+        let read = unsafe { &*self.read.as_ptr().cast::<AtomicU64>() };
+        while poll::is_readable(self.fd.as_fd()) {
+            read.fetch_add(Ring::RECORD, SeqCst);
+        }
+    }
+}
+
 /// An array of one value that user space can map.
 fn make_map() -> io::Result<OwnedFd> {
     const ARRAY: u32 = 2;
     const MMAPABLE: u32 = 1 << 10;
-    let attr: [u32; 18] = [ARRAY, 4, BYTES as u32, 1, MMAPABLE, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
+    map([ARRAY, 4, BYTES as u32, 1, MMAPABLE])
+}
+
+/// A map of this type, with keys and values of so many bytes, so many of them, and flags.
+fn map(kind: [u32; 5]) -> io::Result<OwnedFd> {
+    let mut attr = [0u32; 18];
+    attr[..5].copy_from_slice(&kind);
     // SAFETY: BPF_MAP_CREATE (0) takes such an array and follows no pointer in it.
     let fd = check(unsafe { libc::syscall(libc::SYS_bpf, 0, attr.as_ptr(), size_of_val(&attr)) })?;
     // SAFETY: a new descriptor that nothing else has.
@@ -225,6 +295,9 @@ const SI: i16 = -24;
 const DI: i16 = -16;
 const NUMBER: i16 = -8;
 
+/// The part of `socket`'s second argument that is no flag.
+const SOCKET_KIND: i32 = 0xf;
+
 /// The register that holds the address of the map's value.
 const VALUE: u8 = 9;
 
@@ -238,6 +311,7 @@ const LOAD: u8 = 0x79;
 const LOAD_INT: u8 = 0x61;
 const LOAD_BYTE: u8 = 0x71;
 const STORE: u8 = 0x7b;
+const STORE_BYTE: u8 = 0x72;
 const ALWAYS: u8 = 0x05;
 const EQUAL: u8 = 0x15;
 const NOT_EQUAL: u8 = 0x55;
@@ -246,7 +320,7 @@ const AT_MOST: u8 = 0xb5;
 const SIGNED_AT_LEAST: u8 = 0x75;
 
 /// What is counted: see [`Class`]. Reads `pt_regs` of x86-64 from rdx to orig_rax.
-fn program(pid: i32, map: BorrowedFd<'_>) -> io::Result<Vec<Instruction>> {
+fn program(pid: i32, map: BorrowedFd<'_>, bell: BorrowedFd<'_>) -> io::Result<Vec<Instruction>> {
     let namespace = fs::metadata("/proc/self/ns/pid")?;
     let mut code = Code::default();
     code.put(MOVE, 6, 1, 0, 0);
@@ -292,12 +366,26 @@ fn program(pid: i32, map: BorrowedFd<'_>) -> io::Result<Vec<Instruction>> {
         (Class::Read, "read"),
         (Class::Clone, "clone"),
         (Class::Accept, "accept"),
+        (Class::Socket, "socket"),
     ] {
         code.jump(EQUAL, 7, class as i32, label);
     }
     code.label("outside");
     code.count(OUTSIDE);
+    code.label("last");
     code.put(STORE, VALUE, 8, LAST, 0);
+    code.label("moved");
+    code.put(LOAD, 1, VALUE, ARMED, 0);
+    code.jump(EQUAL, 1, 0, "out");
+    code.put(0xb7, 1, 0, 0, 0);
+    code.put(STORE, VALUE, 1, ARMED, 0);
+    // bpf_ringbuf_output(bell, &number, 8, BPF_RB_FORCE_WAKEUP)
+    code.wide(1, 1, bell.as_raw_fd() as u64);
+    code.put(MOVE, 2, 10, 0, 0);
+    code.put(ADD, 2, 0, 0, i32::from(NUMBER));
+    code.put(0xb7, 3, 0, 0, 8);
+    code.put(0xb7, 4, 0, 0, 2);
+    code.put(CALL, 0, 0, 0, 130);
     code.label("out");
     code.put(0xb7, 0, 0, 0, 0);
     code.put(EXIT, 0, 0, 0, 0);
@@ -328,13 +416,34 @@ fn program(pid: i32, map: BorrowedFd<'_>) -> io::Result<Vec<Instruction>> {
     code.label("write");
     descriptor(&mut code, "outside");
     code.jump(EQUAL, 1, Descriptor::Own as i32, "out");
-    code.jump(ALWAYS, 0, 0, "outside");
+    code.jump(EQUAL, 1, Descriptor::Connection as i32, "connection");
+    code.jump(NOT_EQUAL, 1, Descriptor::Appended as i32, "outside");
+    code.count(APPENDED);
+    code.jump(ALWAYS, 0, 0, "last");
+    // socket(AF_INET or AF_INET6, SOCK_STREAM, by default TCP)
+    code.label("socket");
+    code.put(LOAD_INT, 1, 10, DI, 0);
+    code.jump(EQUAL, 1, libc::AF_INET, "internet");
+    code.jump(NOT_EQUAL, 1, libc::AF_INET6, "outside");
+    code.label("internet");
+    code.put(LOAD_INT, 1, 10, SI, 0);
+    code.put(AND, 1, 0, 0, SOCKET_KIND);
+    code.jump(NOT_EQUAL, 1, libc::SOCK_STREAM, "outside");
+    code.put(LOAD_INT, 1, 10, DX, 0);
+    code.jump(EQUAL, 1, 0, "made");
+    code.jump(NOT_EQUAL, 1, libc::IPPROTO_TCP, "outside");
+    code.label("made");
+    mark_result(&mut code, Descriptor::Connection, "connection");
+    code.label("connection");
+    code.count(CONNECTIONS);
+    code.jump(ALWAYS, 0, 0, "last");
     code.label("read");
     descriptor(&mut code, "input");
+    code.jump(EQUAL, 1, Descriptor::Appended as i32, "input");
     code.jump(NOT_EQUAL, 1, Descriptor::Taken as i32, "out");
     code.label("input");
     code.count(INPUTS);
-    code.jump(ALWAYS, 0, 0, "out");
+    code.jump(ALWAYS, 0, 0, "moved");
     code.label("clone");
     code.put(LOAD_INT, 1, 10, DI, 0);
     code.put(AND, 1, 0, 0, libc::CLONE_THREAD);
@@ -342,11 +451,23 @@ fn program(pid: i32, map: BorrowedFd<'_>) -> io::Result<Vec<Instruction>> {
     code.jump(ALWAYS, 0, 0, "out");
     code.label("accept");
     code.count(ACCEPTS);
+    descriptor(&mut code, "outside");
+    code.jump(NOT_EQUAL, 1, Descriptor::Connection as i32, "outside");
+    mark_result(&mut code, Descriptor::Connection, "out");
     code.jump(ALWAYS, 0, 0, "out");
     code.label("handled");
     code.count(HANDLED);
-    code.jump(ALWAYS, 0, 0, "out");
+    code.jump(ALWAYS, 0, 0, "moved");
     code.done()
+}
+
+/// The call's result is a descriptor of this kind; `beyond`: it has no place.
+fn mark_result(code: &mut Code, kind: Descriptor, beyond: &'static str) {
+    code.put(LOAD, 1, 6, 8, 0);
+    code.jump(AT_LEAST, 1, DESCRIPTORS as i32, beyond);
+    code.put(MOVE, 2, VALUE, 0, 0);
+    code.put(0x0f, 2, 1, 0, 0);
+    code.put(STORE_BYTE, 2, 0, OWN, kind as i32);
 }
 
 /// Loads into r1 what the first argument is as a descriptor; `beyond`: it has no place.
@@ -402,6 +523,16 @@ mod tests {
         assert_eq!(before.outside, 0, "{before:?}");
         let after = step(&|made| made.outside >= 2);
         assert_eq!(after.outside, 2, "the file opened for writing, and the line: {after:?}");
+        // Once it is armed, the next such call rings, and no other one.
+        counts.arm();
+        assert!(!poll::is_readable(counts.bell()));
+        let after = step(&|made| made.inputs > after.inputs);
+        // The call is counted first, and rings after that.
+        let mut bell = [libc::pollfd { fd: counts.bell().as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+        let rings = poll::poll(&mut bell, Some(std::time::Duration::from_secs(30)));
+        assert!(rings.is_ok_and(|count| count == 1), "{after:?}");
+        counts.arm();
+        assert!(!poll::is_readable(counts.bell()));
         drop(input);
         let mut rest = String::new();
         child.stdout.take().expect("a pipe").read_to_string(&mut rest).expect("read");

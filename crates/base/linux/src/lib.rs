@@ -31,6 +31,7 @@
 //! | [`pressure`] | how long tasks stall for memory, CPU, I/O; events of it | its files, and for short windows `CAP_SYS_RESOURCE` |
 //! | [`clock`] | time, and CPU time | never |
 //! | [`cancel`] | holding back the cancellation of a thread | never |
+//! | [`capabilities`] | giving up a thread's capabilities | never |
 //! | [`stdio`] | what a copy of a process does not write or run for the original | never |
 //! | [`stat`], [`status`] | what `/proc` says of a process or thread | where `/proc` is not mounted |
 //! | [`thread`], [`socket_info`] | what `/proc` and the kernel say of threads and sockets | processes of other users |
@@ -44,7 +45,7 @@
 //! | [`trial`] | whether this process' filters let a call pass, tried in a child | never |
 //! | [`dispatch`] | Syscall User Dispatch | before Linux 5.11, other than x86-64 |
 //! | [`host`] | what the host says about itself in files | where `/proc` is not mounted |
-//! | [`inotify`] | that a file was closed after writing | where its limits are used up |
+//! | [`inotify`] | that a file was closed after writing, that folders were made | where its limits are used up |
 //! | [`sched`], [`rlimit`] | processor, priority, per-process limits | never |
 //! | [`seccomp`] | a model of Docker's profile, for tests | kernels without seccomp filters |
 #![deny(unsafe_op_in_unsafe_fn)]
@@ -55,6 +56,7 @@ use std::io;
 pub mod bpf;
 pub mod calls_made;
 pub mod cancel;
+pub mod capabilities;
 pub mod cgroup;
 pub mod child;
 pub mod clock;

@@ -3,6 +3,7 @@
 use crate::Support;
 use crate::futex::timespec;
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::ptr;
 use std::time::Duration;
 
@@ -41,6 +42,12 @@ fn poll_in_ms(fds: &mut [libc::pollfd], timeout: Option<Duration>) -> io::Result
     }
     let e = io::Error::last_os_error();
     if e.kind() == io::ErrorKind::Interrupted { Ok(0) } else { Err(e) }
+}
+
+/// Whether there is something to read, now. A descriptor that cannot be polled has nothing.
+pub fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    let mut fds = [libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLIN, revents: 0 }];
+    poll(&mut fds, Some(Duration::ZERO)).is_ok_and(|count| count > 0) && fds[0].revents & libc::POLLIN != 0
 }
 
 /// Polls nothing for no time.

@@ -101,8 +101,8 @@ const DENIED_BY_DOCKER: &[libc::c_long] = &[
     libc::SYS_kexec_file_load,
 ];
 
-/// What [`install_without`] can take away, and the version of Linux that brought it. Also `ptrace`,
-/// which each Linux has, and hardened units forbid.
+/// What [`install_without`] can take away, and the version of Linux that brought it. Also `ptrace`
+/// and `capset`, which each Linux has, and hardened units forbid.
 pub const MISSABLE: &[(&str, &str)] = &[
     ("userfaultfd", "4.3"),
     ("pidfd_send_signal", "5.1"),
@@ -226,6 +226,7 @@ fn without(names: &[&str]) -> io::Result<Vec<libc::sock_filter>> {
     };
     for name in names {
         match *name {
+            "capset" => refuse(libc::SYS_capset),
             "ptrace" => refuse(libc::SYS_ptrace),
             "userfaultfd" => refuse(libc::SYS_userfaultfd),
             "pidfd_send_signal" => refuse(libc::SYS_pidfd_send_signal),

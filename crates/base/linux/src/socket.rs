@@ -21,6 +21,18 @@ const _: () = {
     assert!(unsafe { libc::CMSG_SPACE((MAX_FDS * size_of::<RawFd>()) as u32) } as usize <= size_of::<Control>());
 };
 
+/// A socket for TCP that is not connected, as one whose connection has ended: calls on it fail, and
+/// it is ready for each. Close-on-exec.
+///
+/// # Errors
+/// `EMFILE`, `ENFILE`.
+pub fn without_peer() -> io::Result<OwnedFd> {
+    // SAFETY: numbers only.
+    let fd = check_int(unsafe { libc::socket(libc::AF_INET, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) })?;
+    // SAFETY: a new descriptor that nothing else has.
+    Ok(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
 /// Two ends of a connection, both close-on-exec.
 ///
 /// # Errors

@@ -26,6 +26,8 @@ pub struct Tcp {
     pub bytes_in: u64,
     /// Bytes that went out and arrived.
     pub bytes_out: u64,
+    /// Bytes that were written and have not arrived yet.
+    pub unsent: i32,
     /// Bytes that came in and were not read yet.
     pub unread: i32,
     /// State as in `/proc/net/tcp`.
@@ -49,10 +51,13 @@ pub fn tcp(fd: BorrowedFd<'_>) -> Option<Tcp> {
     let listens = i32::from_ne_bytes(listens) != 0;
     let u32_at = |at: usize| u32::from_ne_bytes([info[at], info[at + 1], info[at + 2], info[at + 3]]);
     let u64_at = |at: usize| u64::from(u32_at(at)) | u64::from(u32_at(at + 4)) << 32;
-    let mut unread: i32 = 0;
+    let (mut unread, mut unsent): (i32, i32) = (0, 0);
     if !listens {
-        // SAFETY: the kernel writes one int to a valid place.
-        unsafe { libc::ioctl(fd.as_raw_fd(), libc::FIONREAD, &raw mut unread) };
+        // SAFETY: the kernel writes one int each to a valid place.
+        unsafe {
+            libc::ioctl(fd.as_raw_fd(), libc::FIONREAD, &raw mut unread);
+            libc::ioctl(fd.as_raw_fd(), libc::TIOCOUTQ, &raw mut unsent);
+        }
     }
     Some(Tcp {
         port,
@@ -62,6 +67,7 @@ pub fn tcp(fd: BorrowedFd<'_>) -> Option<Tcp> {
         sent_ms: u32_at(LAST_DATA_SENT),
         bytes_in: u64_at(BYTES_RECEIVED),
         bytes_out: u64_at(BYTES_ACKED),
+        unsent,
         unread,
         state: info[STATE],
     })

@@ -1,5 +1,6 @@
 //! What tests share: random numbers with a printed seed, waiting for a condition, folders of a
-//! test's own, what `/proc` says of a process, programs built from C, ports on loopback.
+//! test's own, what `/proc` says of a process, programs built from C, ports on loopback,
+//! what commands give out as JSON.
 //!
 //! Only tests use it (`scripts/floors.py`): no program that is installed has code of it.
 //!
@@ -13,6 +14,7 @@ mod machine;
 mod process;
 mod program;
 mod random;
+mod schema;
 mod wait;
 
 pub use folder::Folder;
@@ -23,4 +25,5 @@ pub use process::{
 };
 pub use program::{compile, copy_of_program};
 pub use random::Random;
+pub use schema::{described, fault};
 pub use wait::{PATIENCE, until, until_some};

@@ -65,7 +65,7 @@ pub fn run(args: &Args) -> Done {
     for name in &args.modules {
         hosted.load(name, &[]).map_err(Failure::text)?;
     }
-    hosted.serve()?;
+    let _socket = hosted.serve()?;
     let mut program = start(core, &args.program)?;
     let began = Instant::now();
     let code = loop {

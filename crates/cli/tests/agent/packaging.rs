@@ -1,5 +1,6 @@
-//! What is shipped beside the command: the unit, the configuration, the alert rules.
+//! What is shipped beside the command: the unit, the configuration, the alert rules, the dashboard.
 
+use crate::guard_common::Dir;
 use std::path::PathBuf;
 use std::process::Command;
 
@@ -62,4 +63,78 @@ fn the_alert_rules_pass_their_own_tests() {
         let text = [&done.stdout[..], &done.stderr[..]].map(String::from_utf8_lossy).concat();
         assert!(done.status.success() && text.contains("SUCCESS"), "{text}");
     }
+}
+
+/// Each query is a rule of its own to promtool; `scripts/reference.py` knows the metrics' names.
+#[test]
+fn the_queries_of_the_dashboard_are_sound() {
+    let text = std::fs::read(packaging("grafana/orbit.json")).expect("the dashboard");
+    let dashboard: serde_json::Value = serde_json::from_slice(&text).expect("JSON");
+    let panels = dashboard["panels"].as_array().expect("panels");
+    let ids: std::collections::BTreeSet<u64> = panels.iter().map(|p| p["id"].as_u64().expect("a number")).collect();
+    assert_eq!(ids.len(), panels.len(), "each panel has a number of its own");
+    let queries: Vec<&str> = panels
+        .iter()
+        .flat_map(|panel| panel["targets"].as_array().expect("queries"))
+        .map(|query| query["expr"].as_str().expect("a query"))
+        .collect();
+    assert!(queries.len() >= panels.len());
+    let rules: Vec<_> =
+        (0..).zip(&queries).map(|(n, q)| serde_json::json!({ "record": format!("q:{n}"), "expr": q })).collect();
+    let dir = Dir::new("agent-dashboard");
+    let file = dir.file("rules.yml", &serde_json::json!({ "groups": [{ "name": "q", "rules": rules }] }).to_string());
+    let Ok(done) = Command::new("promtool").args(["check", "rules"]).arg(file).output() else {
+        println!("SKIP: needs promtool (Debian's prometheus)");
+        return;
+    };
+    let text = [&done.stdout[..], &done.stderr[..]].map(String::from_utf8_lossy).concat();
+    assert!(done.status.success() && text.contains(&format!("{} rules found", queries.len())), "{text}");
+}
+
+/// What a collector's parts may be set to, as far as the shipped configuration does.
+const PARTS: [(&str, &[&str]); 5] = [
+    ("/receivers/otlp", &["protocols"]),
+    ("/processors/memory_limiter", &["check_interval", "limit_mib"]),
+    ("/processors/batch", &["timeout"]),
+    ("/exporters/debug", &["verbosity"]),
+    ("/exporters/file", &["path", "rotation"]),
+];
+
+#[test]
+fn the_collectors_configuration_takes_what_the_agent_sends() {
+    let file = packaging("otel/collector.yaml");
+    let script = "import json, sys, yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1]))))";
+    let read = Command::new("python3").args(["-c", script]).arg(&file).output();
+    let Some(read) = read.ok().filter(|read| !String::from_utf8_lossy(&read.stderr).contains("No module named")) else {
+        println!("SKIP: needs python3 with yaml");
+        return;
+    };
+    let text = String::from_utf8_lossy(&read.stderr);
+    let all: serde_json::Value = serde_json::from_slice(&read.stdout).unwrap_or_else(|e| panic!("{e}: {text}"));
+    let endpoint =
+        all.pointer("/receivers/otlp/protocols/http/endpoint").and_then(|at| at.as_str()).expect("an address");
+    let agent = std::fs::read_to_string(packaging("agent.toml")).expect("the configuration");
+    assert!(agent.contains(&format!("# endpoint = \"http://{endpoint}\"")), "{endpoint}: the agent sends elsewhere");
+    let keys = |of: &serde_json::Value| of.as_object().expect("a map").keys().cloned().collect::<Vec<_>>();
+    for (part, known) in PARTS {
+        let unknown = keys(all.pointer(part).expect(part)).into_iter().find(|key| !known.contains(&key.as_str()));
+        assert_eq!(unknown, None, "{part}");
+    }
+    let pipelines = all["service"]["pipelines"].as_object().expect("pipelines");
+    assert_eq!(pipelines.keys().collect::<Vec<_>>(), ["logs", "metrics"], "what the agent sends");
+    for kind in ["receivers", "processors", "exporters"] {
+        for (name, pipeline) in pipelines {
+            let used: Vec<_> = pipeline[kind].as_array().expect(kind).iter().filter_map(|part| part.as_str()).collect();
+            let unknown = used.iter().find(|part| !PARTS.iter().any(|(known, _)| *known == format!("/{kind}/{part}")));
+            assert_eq!((used.is_empty(), unknown), (false, None), "{name}, {kind}");
+        }
+        let unused =
+            keys(&all[kind]).into_iter().find(|part| !PARTS.iter().any(|(k, _)| *k == format!("/{kind}/{part}")));
+        assert_eq!(unused, None);
+    }
+    let Ok(done) = Command::new("otelcol").args(["validate", "--config"]).arg(file).output() else {
+        println!("SKIP: needs otelcol for its own judgement");
+        return;
+    };
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
 }

@@ -47,7 +47,8 @@ impl Agent {
             .arg(socket)
             .output()
             .expect("orbit");
-        orbit.status.success().then(|| serde_json::from_slice(&orbit.stdout).expect("JSON"))
+        let read = || serde_json::from_slice(&orbit.stdout).expect("JSON");
+        orbit.status.success().then(|| orbit_testing::described("agent-status", read()))
     }
 
     pub fn status(&self) -> Value {
@@ -85,6 +86,10 @@ impl Agent {
 
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.folder.join("agent.log")).unwrap_or_default()
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.0.id()
     }
 
     pub fn hang_up(&self) {

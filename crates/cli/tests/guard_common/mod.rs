@@ -1,13 +1,14 @@
 //! Running the guard on small C programs and reading what it reports.
 #![allow(dead_code, reason = "each test uses a part")]
 
+pub mod browser;
+
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// Longest wait for anything, on a machine that is busy with other things.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub use orbit_testing::PATIENCE;
 
 /// A directory of this test's own, removed at the end.
 pub struct Dir(pub PathBuf);
@@ -123,7 +124,8 @@ impl Guard {
     pub fn events(&self) -> Vec<Value> {
         let text = std::fs::read_to_string(&self.events).unwrap_or_default();
         let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-        whole.lines().map(|l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{e}: {l}"))).collect()
+        let read = |l| serde_json::from_str(l).unwrap_or_else(|e| panic!("{e}: {l}"));
+        whole.lines().map(|l| orbit_testing::described("watch-events", read(l))).collect()
     }
 
     /// Waits for the next event of this name.

@@ -26,6 +26,24 @@ fn a_ring_in_words_and_as_an_event() {
     assert!(event["stacks"].as_array().is_some_and(|all| all.iter().all(|t| t["does"].is_string())), "{event:#}");
 }
 
+/// A recorded set of what runtimes and kernels make of hangs.
+#[test]
+fn each_event_of_recorded_hangs_is_described() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../watch/ahd/tests/recordings");
+    let mut events = 0;
+    for entry in std::fs::read_dir(folder).expect("the recordings") {
+        let name = entry.expect("an entry").file_name().into_string().expect("a name");
+        if !name.starts_with("hang-") || !name.ends_with(".jsonl.gz") {
+            continue;
+        }
+        for line in replayed(&name, true).lines() {
+            orbit_testing::described("watch-events", serde_json::from_str(line).expect("JSON"));
+            events += 1;
+        }
+    }
+    assert!(events > 50, "{events} events");
+}
+
 #[test]
 fn nothing_of_a_healthy_program() {
     assert!(replayed("healthy-tailf.jsonl.gz", false).starts_with("nothing to report in "));

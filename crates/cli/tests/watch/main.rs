@@ -17,6 +17,7 @@ mod guard_names_the_program;
 mod guard_pid_without_rights;
 mod guard_replays;
 mod guard_report_fields;
+mod guard_sections_compiled;
 mod guard_sections_leave_nothing;
 mod guard_sections_shown;
 mod guard_text_harmless;

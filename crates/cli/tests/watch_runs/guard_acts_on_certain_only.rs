@@ -18,7 +18,8 @@ fn watched(dir: &Dir, on_hang: &str, program: &[&str]) -> (Output, Vec<Value>) {
         .output()
         .expect("the guard");
     let text = std::fs::read_to_string(events).expect("events");
-    (output, text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect())
+    let read = |line| serde_json::from_str(line).expect("JSON");
+    (output, text.lines().map(|line| orbit_testing::described("watch-events", read(line))).collect())
 }
 
 fn sent(events: &[Value]) -> bool {

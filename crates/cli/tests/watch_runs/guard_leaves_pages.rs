@@ -134,6 +134,31 @@ fn what_cannot_be_written_to_is_said_before_the_program_starts() {
 }
 
 #[test]
+fn others_can_list_no_folder_of_pages_and_read_no_events() {
+    let dir = Dir::new("listable");
+    let watch = |folder: &Path| {
+        Command::new("sh")
+            .args(["-c", "umask 0; exec \"$@\"", "sh", env!("CARGO_BIN_EXE_orbit"), "watch", "--report"])
+            .arg(folder)
+            .arg("--events")
+            .arg(dir.0.join("events"))
+            .args(["--", "true"])
+            .output()
+            .expect("sh")
+    };
+    let mode = |path: &Path| path.metadata().expect("it is there").permissions().mode() & 0o777;
+    let made = dir.0.join("made");
+    assert!(watch(&made).status.success());
+    assert_eq!((mode(&made), mode(&dir.0.join("events"))), (0o700, 0o600));
+    let listable = dir.0.join("listable");
+    std::fs::create_dir(&listable).expect("a folder");
+    std::fs::set_permissions(&listable, PermissionsExt::from_mode(0o755)).expect("an own folder");
+    let output = watch(&listable);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.code() == Some(125) && said.contains("all users can list it"), "{said}");
+}
+
+#[test]
 fn a_limit_that_is_too_low_is_named_and_nothing_starts() {
     let dir = Dir::new("limits");
     let started = dir.0.join("started");

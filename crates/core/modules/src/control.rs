@@ -1,18 +1,17 @@
-//! The control socket of a running core: an abstract UNIX socket named `orbit-core-PID-UID`, found
-//! in /proc/net/unix.
+//! The control socket of a running core: the file `core-PID.sock` of [`orbit_console::control`].
 //!
-//! Abstract names leave no file, but have no mode: each side asks the kernel for the credentials of
-//! the other. A core answers its own user and root; a command accepts only the process in the name,
-//! of its own user. A connection carries one line of JSON each way.
+//! Each side asks the kernel for the credentials of the other. A core answers its own user and
+//! root; a command accepts only the process in the name, of its own user. A connection carries one
+//! line of JSON each way.
 
+use orbit_console::control::{self, SocketFile};
 use orbit_console::out::Failure;
 use orbit_linux::{host, socket};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,16 +51,18 @@ const LIST_TIMEOUT: Duration = Duration::from_secs(2);
 /// loaded machine.
 const CHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 
-fn address(pid: i32) -> io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("orbit-core-{pid}-{}", host::user()))
-}
+/// What the names of cores' sockets begin with.
+const KIND: &str = "core";
 
-/// Listens as this process' core, in a living thread as long as the process. Each question goes to
-/// `answer`, in a thread of its own: one that installs a module waits for its start, and nothing
-/// else is to.
-pub fn serve(answer: impl Fn(Request) -> Answer + Send + Sync + 'static) -> io::Result<()> {
+/// Listens as this process' core, in a thread that lives as long as the process. Each question goes
+/// to `answer`, in a thread of its own: one that installs a module waits for its start, and nothing
+/// else is to. The file is removed with the value that is answered.
+///
+/// # Errors
+/// There is no folder for the socket; those of making the thread.
+pub fn serve(answer: impl Fn(Request) -> Answer + Send + Sync + 'static) -> io::Result<SocketFile> {
     let answer = Arc::new(answer);
-    let listener = UnixListener::bind_addr(&address(std::process::id() as i32)?)?;
+    let (listener, file) = control::listen(KIND)?;
     std::thread::Builder::new().name("orbit-control".into()).spawn(move || {
         for stream in listener.incoming() {
             let Ok(stream) = stream else {
@@ -79,7 +80,7 @@ pub fn serve(answer: impl Fn(Request) -> Answer + Send + Sync + 'static) -> io::
             let _ = std::thread::Builder::new().name("orbit-answer".into()).spawn(body);
         }
     })?;
-    Ok(())
+    Ok(file)
 }
 
 /// Whether this core answers the peer: its own user, and root.
@@ -119,16 +120,7 @@ fn has_hung_up(stream: &UnixStream) -> bool {
 
 /// Returns the process numbers of this user's running cores, sorted.
 pub fn cores() -> Vec<i32> {
-    let uid = host::user().to_string();
-    let text = orbit_linux::procfs::text("/proc/net/unix").unwrap_or_default();
-    let of_line = |line: &str| {
-        let (pid, owner) = line.rsplit_once("@orbit-core-")?.1.split_once('-')?;
-        (owner == uid).then(|| pid.parse().ok()).flatten()
-    };
-    let mut pids: Vec<i32> = text.lines().filter_map(of_line).collect();
-    pids.sort_unstable();
-    pids.dedup();
-    pids
+    control::owners(KIND)
 }
 
 /// Sends a request to the core in this process and waits for the answer: 2 s for a list, 60 s for
@@ -140,7 +132,7 @@ pub fn ask(pid: i32, request: &Request) -> Result<Value, Failure> {
     let limit = if matches!(request, Request::List) { LIST_TIMEOUT } else { CHANGE_TIMEOUT };
     let failed = |error: io::Error| {
         let why = match error.kind() {
-            io::ErrorKind::ConnectionRefused | io::ErrorKind::NotFound => "no core of yours runs there".to_owned(),
+            io::ErrorKind::NotFound => "no core of yours runs there".to_owned(),
             io::ErrorKind::WouldBlock => format!("no answer within {limit:?}: is it stopped?"),
             _ => error.to_string(),
         };
@@ -152,10 +144,7 @@ pub fn ask(pid: i32, request: &Request) -> Result<Value, Failure> {
 }
 
 fn exchange(pid: i32, request: &Request, limit: Duration) -> io::Result<String> {
-    let stream = UnixStream::connect_addr(&address(pid)?)?;
-    if socket::peer(stream.as_fd())? != (pid, host::user()) {
-        return Err(io::Error::new(io::ErrorKind::NotFound, "another process has its name"));
-    }
+    let stream = control::connect(KIND, pid)?;
     stream.set_read_timeout(Some(limit))?;
     stream.set_write_timeout(Some(limit))?;
     let mut bytes = serde_json::to_vec(request)?;

@@ -6,6 +6,7 @@
 
 use super::builtin;
 use super::control::{self, Answer, Request};
+use orbit_console::control::SocketFile;
 use orbit_rmk::{Core, Counts, Installed, Report};
 use serde_json::{Value, json};
 use std::io;
@@ -145,11 +146,12 @@ impl Hosted {
         drop(all);
     }
 
-    /// Starts a thread that serves `orbit modules`.
+    /// Starts a thread that serves `orbit modules`. The socket's file is removed with the value
+    /// that is answered.
     ///
     /// # Errors
     /// Those of making the socket or the thread.
-    pub fn serve(self: &Arc<Hosted>) -> io::Result<()> {
+    pub fn serve(self: &Arc<Hosted>) -> io::Result<SocketFile> {
         let hosted = self.clone();
         control::serve(move |ask| hosted.answer(ask))
     }

@@ -4,15 +4,13 @@
  * undoes them and a replay makes them again. What libc calls inside itself (stdio) does not pass
  * here.
  */
-#include "own.h"
+#include "calls.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <stdarg.h>
 #include <string.h>
 #include <sys/epoll.h>
-#include <sys/ioctl.h>
-#include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -23,29 +21,6 @@
 #ifndef SYS_close_range
 #define SYS_close_range 436
 #endif
-
-/* As libc answers: errno and -1. */
-static long answer(struct keep_call *call)
-{
-    long ret = keep_logged(call);
-    if (ret < 0 && ret > -4096) {
-        errno = (int)-ret;
-        return -1;
-    }
-    return ret;
-}
-
-#define ARGS_(a, b, c, d, e, f, ...) {(long)(a), (long)(b), (long)(c), (long)(d), (long)(e), (long)(f)}
-#define ARGS(...) ARGS_(__VA_ARGS__, 0, 0, 0, 0, 0, 0)
-/* A call on `of` (a descriptor, or a number that tells like calls apart) without bytes. */
-#define CALL(number, of, args, ...) {.nr = (number), .log_nr = (number), .fd = (int)(of), .arg = args, __VA_ARGS__}
-#define PLAIN(number, of, args) return answer(&(struct keep_call)CALL(number, of, args))
-
-/* A number for a path: like calls on other files are other calls. */
-static int path_id(const char *path)
-{
-    return keep_orders && path ? (int)keep_hash(0, path, strlen(path)) : 0;
-}
 
 static uint64_t hash_iov(const struct iovec *iov, size_t count)
 {
@@ -120,15 +95,31 @@ EXPORT ssize_t __pread_chk(int fd, void *to, size_t bytes, off_t at, size_t room
     return __pread64_chk(fd, to, bytes, at, room);
 }
 
-EXPORT ssize_t readv(int fd, const struct iovec *iov, int count)
+static ssize_t read_pieces(struct keep_call call, const struct iovec *iov, int count)
 {
-    struct keep_call call = CALL(SYS_readv, fd, ARGS(fd, iov, count), .fill = FILL_RETURNED);
     /* More than the kernel takes, or less than nothing: it fails. */
     size_t pieces = count < 0 || count > MOST_PIECES ? 0 : (size_t)count;
     if (pieces > KEEP_OUTS)
         return answer_many(&call, iov, pieces);
     add_outs(call.out, &call.outs, iov, pieces);
     return answer(&call);
+}
+
+EXPORT ssize_t readv(int fd, const struct iovec *iov, int count)
+{
+    return read_pieces(
+        (struct keep_call)CALL(SYS_readv, fd, ARGS(fd, iov, count), .fill = FILL_RETURNED), iov, count);
+}
+
+EXPORT ssize_t preadv64(int fd, const struct iovec *iov, int count, off64_t at)
+{
+    return read_pieces(
+        (struct keep_call)CALL(SYS_preadv, fd, ARGS(fd, iov, count, at), .fill = FILL_RETURNED), iov, count);
+}
+
+EXPORT ssize_t preadv(int fd, const struct iovec *iov, int count, off_t at)
+{
+    return preadv64(fd, iov, count, at);
 }
 
 EXPORT ssize_t recvfrom(int fd, void *restrict to, size_t bytes, int flags, struct sockaddr *restrict from,
@@ -207,6 +198,18 @@ EXPORT ssize_t writev(int fd, const struct iovec *iov, int count)
     struct keep_call call = CALL(SYS_writev, fd, ARGS(fd, iov, count),
         .hash = hash_iov(iov, count < 0 ? 0 : (size_t)count));
     return answer(&call);
+}
+
+EXPORT ssize_t pwritev64(int fd, const struct iovec *iov, int count, off64_t at)
+{
+    struct keep_call call = CALL(SYS_pwritev, fd, ARGS(fd, iov, count, at),
+        .hash = hash_iov(iov, count < 0 ? 0 : (size_t)count));
+    return answer(&call);
+}
+
+EXPORT ssize_t pwritev(int fd, const struct iovec *iov, int count, off_t at)
+{
+    return pwritev64(fd, iov, count, at);
 }
 
 EXPORT ssize_t sendto(int fd, const void *from, size_t bytes, int flags, const struct sockaddr *to, socklen_t length)
@@ -349,39 +352,6 @@ EXPORT int socketpair(int domain, int type, int protocol, int fds[2])
 {
     struct keep_call call = CALL(SYS_socketpair, domain, ARGS(domain, type, protocol, fds), .fill = FILL_ALL,
         .outs = 1, .out = {{fds, 2 * sizeof *fds}});
-    return (int)answer(&call);
-}
-
-EXPORT int fcntl64(int fd, int command, ...)
-{
-    va_list list;
-    va_start(list, command);
-    long argument = va_arg(list, long);
-    va_end(list);
-    PLAIN(SYS_fcntl, fd, ARGS(fd, command, argument));
-}
-
-EXPORT int fcntl(int fd, int command, ...)
-{
-    va_list list;
-    va_start(list, command);
-    long argument = va_arg(list, long);
-    va_end(list);
-    PLAIN(SYS_fcntl, fd, ARGS(fd, command, argument));
-}
-
-EXPORT int ioctl(int fd, unsigned long request, ...)
-{
-    va_list list;
-    va_start(list, request);
-    void *argument = va_arg(list, void *);
-    va_end(list);
-    struct keep_call call = CALL(SYS_ioctl, fd, ARGS(fd, request, argument));
-    if (request == FIONREAD) {
-        call.fill = FILL_ALL;
-        call.outs = 1;
-        call.out[0] = (struct keep_out){argument, sizeof(int)};
-    }
     return (int)answer(&call);
 }
 
@@ -543,10 +513,3 @@ EXPORT int unlink(const char *path) { PLAIN(SYS_unlink, path_id(path), ARGS(path
 EXPORT int rename(const char *from, const char *to) { PLAIN(SYS_rename, path_id(from), ARGS(from, to)); }
 EXPORT int mkdir(const char *path, mode_t mode) { PLAIN(SYS_mkdir, path_id(path), ARGS(path, mode)); }
 EXPORT int rmdir(const char *path) { PLAIN(SYS_rmdir, path_id(path), ARGS(path)); }
-
-EXPORT ssize_t getrandom(void *to, size_t bytes, unsigned flags)
-{
-    struct keep_call call = CALL(SYS_getrandom, 0, ARGS(to, bytes, flags), .fill = FILL_RETURNED, .outs = 1,
-        .out = {{to, bytes}});
-    return answer(&call);
-}

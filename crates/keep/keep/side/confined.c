@@ -18,6 +18,7 @@
 #include <sys/syscall.h>
 #include <sys/ucontext.h>
 #include <sys/uio.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #define DISPATCHED 2 /* si_code SYS_USER_DISPATCH */
@@ -79,6 +80,56 @@ void keep_unconfine(void)
     keep_plain(SYS_prctl, SET_DISPATCH, 0, 0, 0, 0, 0);
 }
 
+static int is_since(int64_t seconds, uint64_t ns)
+{
+    return (uint64_t)seconds * 1000000000 + ns >= keep_orders->since;
+}
+
+/* Whether the file has changed since the checkpoint: a replay would read other bytes. What the
+ * kernel tells of itself is no file. */
+static int has_changed(int fd)
+{
+    enum { PROC = 0x9fa0, SYS = 0x62656572 };
+    struct stat st;
+    struct statfs of;
+    if (keep_plain(SYS_fstat, fd, (long)&st, 0, 0, 0, 0) < 0 || (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)))
+        return 0;
+    return is_since(st.st_ctim.tv_sec, (uint64_t)st.st_ctim.tv_nsec) &&
+           (keep_plain(SYS_fstatfs, fd, (long)&of, 0, 0, 0, 0) < 0 || (of.f_type != PROC && of.f_type != SYS));
+}
+
+/* Whether a call that was made now has answered what it may not have answered then. */
+static int answers_anew(long nr, const long *arg, long ret)
+{
+    const struct stat *st = NULL;
+    if (ret < 0)
+        return 0;
+    switch (nr) {
+    case SYS_open:
+    case SYS_openat: return has_changed((int)ret);
+    case SYS_stat:
+    case SYS_lstat: st = (const struct stat *)arg[1]; break;
+    case SYS_newfstatat:
+        /* Without a name it is of a descriptor: stdio asks so how large its buffers are to be. */
+        if (*(const char *)arg[1])
+            st = (const struct stat *)arg[2];
+        break;
+    case SYS_statx: {
+        const struct statx *stx = (const struct statx *)arg[4];
+        return *(const char *)arg[1] && is_since(stx->stx_ctime.tv_sec, stx->stx_ctime.tv_nsec);
+    }
+    }
+    return st && is_since(st->st_ctim.tv_sec, (uint64_t)st->st_ctim.tv_nsec);
+}
+
+/* Whether the thread sends itself a signal that it blocks: what waits is not rolled back. */
+static int sends_blocked(long nr, const long *arg, uint64_t mask)
+{
+    long to = nr == SYS_tkill ? arg[0] : arg[1], sig = nr == SYS_tkill ? arg[1] : arg[2];
+    return (nr == SYS_tgkill || nr == SYS_rt_tgsigqueueinfo || nr == SYS_tkill) && sig >= 1 && sig <= 64 &&
+           mask >> (sig - 1) & 1 && to == keep_plain(SYS_gettid, 0, 0, 0, 0, 0, 0);
+}
+
 /* What is to be done with a call. */
 enum verdict {
     OUTSIDE, /* it is in no log */
@@ -113,6 +164,8 @@ static enum verdict judge(long nr, const long *arg)
         return opens_for_reading(arg[2]) ? INSIDE : OUTSIDE;
     case SYS_read:
     case SYS_readv:
+    case SYS_pread64:
+    case SYS_preadv:
     case SYS_lseek:
     case SYS_getdents64:
     case SYS_close:
@@ -197,12 +250,16 @@ void keep_dispatch(void *context)
     }
     switch (judge(nr, arg)) {
     case ITSELF:
+        if (sends_blocked(nr, arg, *(const uint64_t *)&at->uc_sigmask))
+            break;
         /* Until its next logged call. */
         keep_both->confined = 0;
         regs[REG_RIP] -= 2;
         return;
     case INSIDE: {
         long ret = keep_plain(nr, arg[0], arg[1], arg[2], arg[3], arg[4], arg[5]);
+        if (answers_anew(nr, arg, ret))
+            break;
         if (nr == SYS_open || nr == SYS_openat)
             note_opened(ret, O_RDONLY);
         if (nr == SYS_close)

@@ -40,6 +40,7 @@
 
 __thread int keep_under_way __attribute__((tls_model("initial-exec")));
 __thread int keep_deferred __attribute__((tls_model("initial-exec")));
+__thread siginfo_t keep_deferred_info __attribute__((tls_model("initial-exec")));
 
 /* What a descriptor is: 0 not known, 1 a socket, 2 something else. */
 static unsigned char kind_of[65536];
@@ -119,6 +120,7 @@ static size_t filled(const struct keep_call *call, long ret)
     case FILL_RETURNED: bytes = ret > 0 ? (size_t)ret : 0; break;
     case FILL_EVENTS: bytes = ret > 0 ? (size_t)ret * 12 : 0; break;
     case FILL_ALL: bytes = ret >= 0 ? room : 0; break;
+    case FILL_CUT: bytes = ret == -EINTR ? room : 0; break;
     }
     return bytes < room ? bytes : room;
 }
@@ -339,10 +341,11 @@ static int answer_in_order(struct keep_call *call, long *ret)
         handle_again(entry, at);
         return 0;
     }
-    if (entry->nr != call->log_nr || entry->fd != call->fd) {
+    int is_hidden = call->is_opaque && entry->ret >= 0;
+    if (entry->nr != call->log_nr || entry->fd != call->fd || is_hidden) {
         keep_news->asked_nr = call->log_nr;
         keep_news->asked_fd = call->fd;
-        keep_news->logged_nr = entry->nr;
+        keep_news->logged_nr = is_hidden ? KEEP_UNLOGGED : entry->nr;
         keep_news->logged_fd = entry->fd;
         keep_news->diverged++;
         keep_report_replay(KEEP_LEFT);
@@ -431,10 +434,13 @@ static int has_room(const struct keep_call *call)
         need += keep_outs(call)[i].bytes;
     for (int i = 0; i < PARK_STEPS; i++) {
         uint64_t oldest = keep_orders->oldest;
-        if (keep_both->head + need <= oldest + keep_orders->log_bytes)
+        if (keep_both->head + need <= oldest + keep_orders->log_bytes) {
+            keep_news->wanted = 0;
             return 1;
-        if (!keep_keeper_lives() || need > keep_orders->log_bytes / 4)
+        }
+        if (!keep_keeper_lives() || need > keep_orders->log_space / 4)
             break;
+        keep_news->wanted = need;
         keep_ring();
         const struct timespec step = {0, PARK_STEP_NS};
         keep_plain(SYS_futex, (long)&keep_news->bell, FUTEX_WAIT, keep_news->bell, (long)&step, 0, 0);
@@ -489,8 +495,7 @@ static void leave(void)
     int sig = keep_deferred;
     if (__builtin_expect(sig != 0, 0)) {
         keep_deferred = 0;
-        keep_plain(SYS_tgkill, keep_plain(SYS_getpid, 0, 0, 0, 0, 0, 0), keep_plain(SYS_gettid, 0, 0, 0, 0, 0, 0),
-                   sig, 0, 0, 0);
+        keep_send(sig, &keep_deferred_info);
     }
     keep_news->busy--;
 }
@@ -582,6 +587,8 @@ static long made(struct keep_call *call, uint64_t deadline)
             uint64_t now = now_ms();
             call->arg[call->timeout_arg - 1] = (long)(deadline > now ? deadline - now : 0);
         }
+        if (!keep_serves)
+            return keep_call_of_other(call);
         keep_under_way = keep_is_logging();
         ORDER();
         long ret =
@@ -611,7 +618,7 @@ static long logged(struct keep_call *call)
 {
     long ret;
     uint64_t deadline = 0;
-    if (keep_serves && !keep_news->has_waited && waits_for_input(call)) {
+    if (keep_serves && !keep_news->has_waited && (waits_for_input(call) || call->nr == SYS_rt_sigsuspend)) {
         keep_news->has_waited = 1;
         keep_ring();
     }

@@ -26,6 +26,12 @@ extern __thread int keep_under_way HIDDEN __attribute__((tls_model("initial-exec
 /* A fatal signal that another process sent meanwhile: it comes again when the entry is in the log.
  * Without that, what the kernel has done would be missing there, and be done twice. 0: none. */
 extern __thread int keep_deferred HIDDEN __attribute__((tls_model("initial-exec")));
+extern __thread siginfo_t keep_deferred_info HIDDEN __attribute__((tls_model("initial-exec")));
+/* Sends this thread a signal as it came, its sender included. */
+extern void keep_send(int sig, const siginfo_t *info) HIDDEN;
+
+/* Faults that this thread has asked to block, as it sees its mask; they stay open. */
+extern __thread uint64_t keep_seen_blocked HIDDEN __attribute__((tls_model("initial-exec")));
 
 /* 1 from where this thread begins to fork until that is done in parent and child: the child does
  * not have the shared memory of its parent. */
@@ -59,6 +65,7 @@ enum keep_fill {
     FILL_RETURNED, /* as many as it returned */
     FILL_EVENTS,   /* 12 for each event returned (epoll) */
     FILL_ALL,      /* all, unless it failed */
+    FILL_CUT,      /* all, if it was cut short by a signal */
 };
 
 #define KEEP_OUTS 6
@@ -70,6 +77,7 @@ struct keep_call {
     int fd;
     enum keep_fill fill;
     int is_fresh;    /* its answer is never taken from the tail: clocks, states of files */
+    int is_opaque;   /* what it leaves in memory is not known: a replay that comes to it is not proven */
     int timeout_arg; /* index of a timeout in ms plus 1; 0: none */
     int outs;
     const struct keep_out *many; /* not NULL: in place of `out` */
@@ -84,7 +92,10 @@ static inline const struct keep_out *keep_outs(const struct keep_call *call)
 
 /* Makes the call, or answers it from the log, and logs it. Answers errors as negative numbers. */
 extern long keep_logged(struct keep_call *call) HIDDEN;
-/* The same, without regard to the moments of a request. */
+/* Makes the call in a thread that does not serve, which may be cancelled there as in libc's own
+ * function. */
+extern long keep_call_of_other(const struct keep_call *call) HIDDEN;
+/* The same as keep_logged, without regard to the moments of a request. */
 extern long keep_log_call(struct keep_call *call) HIDDEN;
 /* Whether the call is one of those that the rule names. */
 extern int keep_matches(const struct keep_call *call, const volatile struct keep_rule *rule) HIDDEN;
@@ -138,7 +149,7 @@ static inline struct keep_entry *keep_entry_at(uint64_t position)
 static inline uint64_t keep_size_of(const struct keep_entry *entry)
 {
     uint64_t bytes = entry->bytes;
-    uint64_t most = keep_orders->log_bytes / 4;
+    uint64_t most = keep_orders->log_space / 4;
     return sizeof *entry + (((bytes < most ? bytes : most) + 7) & ~7ull);
 }
 

@@ -7,6 +7,7 @@
  *
  * Invariants, while the program is not stopped by the keeper:
  *   oldest <= cursor <= head <= oldest + log_bytes      (positions only grow; a position modulo log_bytes is an offset)
+ *   log_bytes <= log_space; log_bytes grows only at a checkpoint, which then is the oldest
  *   an entry at position p is whole when p < head
  *   busy > 0 exactly while the serving thread is between the start of a logged call and the end of
  *   its log entry
@@ -16,7 +17,7 @@
 
 enum {
     KEEP_MAGIC = 0x5045454b, /* "KEEP" */
-    KEEP_VERSION = 4,
+    KEEP_VERSION = 6,
 };
 
 /* The logged calls' result that stands for "this call was interrupted by the keeper: ask again".
@@ -115,7 +116,7 @@ enum {
 struct keep_orders {
     uint32_t magic;
     uint32_t version;
-    uint64_t log_bytes;   /* power of two; 0: no log */
+    uint64_t log_bytes;   /* power of two: how much of the space is used; 0: no log */
     uint64_t stack_bytes; /* size of the signal stacks after the three pages */
     uint32_t pid;         /* the program; other processes that have the library are left alone.
                            * 0: a child's, which any may take */
@@ -142,6 +143,8 @@ struct keep_orders {
     struct keep_rule reply; /* what must not differ in a replay; 0: all writing to sockets */
     struct keep_rule ends;  /* what a request ends with; 0: no such call */
     uint64_t inside[8];     /* system calls that change nothing outside, a bit each: see confined.c */
+    uint64_t since;         /* ns of the real-time clock: when the checkpoint was taken from which is replayed */
+    uint64_t log_space;     /* power of two: what log_bytes can grow to */
 };
 
 /* Page 1. Written by the program only. */
@@ -164,7 +167,7 @@ struct keep_news {
                           * program ends after it */
     uint32_t claimed;    /* spares taken for children, one after the other */
     uint32_t has_waited; /* 1: the serving thread has waited for input (epoll_wait, poll, select,
-                          * accept): its start is over */
+                          * accept) or signals (nginx' first process): its start is over */
     uint32_t asked_nr;   /* the call that left the log's order, and its descriptor; what the log has there */
     int32_t asked_fd;
     uint32_t logged_nr;
@@ -189,6 +192,7 @@ struct keep_news {
     uint64_t text, text_end; /* the library's own system calls: these pass in a replay */
     uint64_t confined;     /* address of keep_both.confined */
     uint64_t handler;      /* address of the handler for fatal signals */
+    uint64_t wanted;       /* not 0: a call waits for so many bytes of room in the log */
 };
 
 /* Page 2. Written by the program, and by the keeper while the program is stopped. */

@@ -42,8 +42,20 @@ static int has_handler(const struct sigaction *action)
 static void send_again(int sig, const siginfo_t *info)
 {
     if (info->si_code <= 0)
-        keep_plain(SYS_tgkill, keep_plain(SYS_getpid, 0, 0, 0, 0, 0, 0), keep_plain(SYS_gettid, 0, 0, 0, 0, 0, 0),
-            sig, 0, 0, 0);
+        keep_send(sig, info);
+}
+
+void keep_send(int sig, const siginfo_t *info)
+{
+    keep_plain(SYS_rt_tgsigqueueinfo, keep_plain(SYS_getpid, 0, 0, 0, 0, 0, 0),
+        keep_plain(SYS_gettid, 0, 0, 0, 0, 0, 0), sig, (long)info, 0, 0);
+}
+
+static int is_pending(int sig)
+{
+    uint64_t pending = 0;
+    keep_plain(SYS_rt_sigpending, (long)&pending, 8, 0, 0, 0, 0);
+    return pending >> (sig - 1) & 1;
 }
 
 /* Whether an address is in the memory for our stacks; that may be gone, in a child of fork. */
@@ -58,7 +70,7 @@ static int is_on_our_stack(void)
     return is_in(keep_stack, __builtin_frame_address(0));
 }
 
-static int install(int sig);
+static int install(int sig, int is_last);
 
 /* 1: the program has been given up, and its own handlers have it. */
 static volatile int is_over;
@@ -95,6 +107,14 @@ static int runs_last(const struct sigaction *action)
     }
 }
 
+/* Whether the program has sent itself the signal, which it handles: that is no crash, unless it is
+ * abort's. */
+static int is_raised(int sig, const siginfo_t *info)
+{
+    return sig != SIGABRT && info->si_code == SI_TKILL &&
+           info->si_pid == (int)keep_plain(SYS_getpid, 0, 0, 0, 0, 0, 0);
+}
+
 /* Dies of the signal as if nothing of ours were here: of the handler that the program asked for,
  * if that has not run yet. Only plain system calls and the stack of the handler: memory may be
  * half rolled back. */
@@ -104,6 +124,8 @@ static void die(int sig, const siginfo_t *info, int is_handled)
     if (!is_handled && keep_both && has_handler(action) && keep_sigaction(sig, action, NULL) == 0) {
         is_over = 1;
         keep_both->mode = KEEP_OFF;
+        if (action->sa_flags & SA_RESETHAND)
+            memset(action, 0, sizeof *action);
         send_again(sig, info);
         return;
     }
@@ -155,18 +177,26 @@ static void wait_for_verdict(int sig, const siginfo_t *info, const ucontext_t *c
         is_handled = 1;
     }
     keep_news->called = 0;
-    /* If another thread has crashed, it is that crash which the keeper deals with; this thread
-     * is rolled back with it. */
-    if (__atomic_load_n(&crash->state, __ATOMIC_SEQ_CST) == KEEP_NO_CRASH) {
-        /* A handler of the program that ends by sending the signal again: the first crash is the
-         * one that counts. */
-        if (!keep_news->is_last && !is_in_handler(context))
-            note(sig, info, context);
-        __atomic_store_n(&crash->state, KEEP_CRASHED, __ATOMIC_SEQ_CST);
+    uint32_t own = (uint32_t)keep_plain(SYS_gettid, 0, 0, 0, 0, 0, 0);
+    for (;;) {
+        uint32_t state = __atomic_load_n(&crash->state, __ATOMIC_SEQ_CST);
+        /* This thread waited for the verdict on its replay, which was proven meanwhile. */
+        int is_next = state == KEEP_ACCEPT && crash->tid == own;
+        /* If another thread has crashed, it is that crash which the keeper deals with; this thread
+         * is rolled back with it, or its turn comes. */
+        if (state == KEEP_NO_CRASH || is_next) {
+            /* A handler of the program that ends by sending the signal again: the first crash is
+             * the one that counts. */
+            if (!keep_news->is_last && !is_in_handler(context))
+                note(sig, info, context);
+            state = KEEP_CRASHED;
+            __atomic_store_n(&crash->state, state, __ATOMIC_SEQ_CST);
+            keep_ring();
+        }
+        if (state == KEEP_GIVE_UP || !keep_keeper_lives())
+            break;
+        keep_plain(SYS_futex, (long)&crash->state, FUTEX_WAIT, (long)state, (long)&step, 0, 0);
     }
-    keep_ring();
-    while (keep_keeper_lives() && __atomic_load_n(&crash->state, __ATOMIC_SEQ_CST) != KEEP_GIVE_UP)
-        keep_plain(SYS_futex, (long)&crash->state, FUTEX_WAIT, KEEP_CRASHED, (long)&step, 0, 0);
     die(sig, info, is_handled);
 }
 
@@ -229,13 +259,15 @@ static void on_fatal(int sig, siginfo_t *info, void *context)
         return;
     }
     if (keep_under_way && info->si_code <= 0 && !is_not_made(at)) {
+        keep_deferred_info = *info;
         keep_deferred = sig;
         return;
     }
     /* The handler has seen this crash, before the rollback. */
     int is_repeat = keep_both->mode == KEEP_REPLAY && keep_both->cursor >= keep_both->head &&
                     keep_orders->known_ip == (uint64_t)at->uc_mcontext.gregs[REG_RIP];
-    if (!has_handler(action) || is_repeat || runs_last(action)) {
+    int is_last = runs_last(action) && !(is_raised(sig, info) && !is_in_handler(at));
+    if (!has_handler(action) || is_repeat || is_last) {
         /* A fault cannot be ignored: the kernel kills then. */
         if (action->sa_handler == SIG_IGN && info->si_code <= 0)
             return;
@@ -243,9 +275,12 @@ static void on_fatal(int sig, siginfo_t *info, void *context)
         return;
     }
     /* A rollback took `wanted` back, but not what the kernel has: this handler is not meant for
-     * our stack. The signal comes again. */
+     * our stack. So it is with a handler for once of a signal that is no crash. The signal comes
+     * again, after this handler. */
     if (!(action->sa_flags & SA_ONSTACK) && is_on_our_stack()) {
-        install(sig);
+        uint64_t set = KEEP_BIT(sig);
+        keep_plain(SYS_rt_sigprocmask, SIG_BLOCK, (long)&set, 0, 8, 0, 0);
+        install(sig, 0);
         send_again(sig, info);
         return;
     }
@@ -278,7 +313,13 @@ static void on_fatal(int sig, siginfo_t *info, void *context)
         /* It has sent the program elsewhere. */
         if ((uint64_t)at->uc_mcontext.gregs[REG_RIP] != crash_ip)
             list(keep_news->resumed, (uint64_t)called.sa_handler);
+        /* It has not died of a signal that was sent once: the next one at this instruction, which
+         * is raise's, is another one. */
+        if (info->si_code <= 0 && !is_pending(sig))
+            keep_news->called = 0;
     }
+    if (!has_handler(action) || runs_last(action))
+        install(sig, 1);
 }
 
 /* The kernel's structure. */
@@ -294,13 +335,13 @@ struct kernel_action {
 /* Gives the kernel our handler, with the mask and flags that the program asked for. A signal that
  * is ignored stays so: what the program executes inherits that, and no handler. Then a fault kills,
  * as it does without us. By SIGSYS a replay is confined: nginx ignores it. */
-static int install(int sig)
+static int install(int sig, int is_last)
 {
     const struct sigaction *action = &wanted[sig];
     struct kernel_action real = {on_fatal, SA_SIGINFO | HAS_END, keep_handler_end, 0};
     if (action->sa_handler == SIG_IGN && !(sig == SIGSYS && keep_log)) {
         real.handler = SIG_IGN;
-    } else if (has_handler(action) && !runs_last(action)) {
+    } else if (has_handler(action) && !(is_last && runs_last(action))) {
         real.mask = *(const uint64_t *)&action->sa_mask & ~KEEP_OPEN_SIGNALS;
         real.flags |= (unsigned long)(unsigned)(action->sa_flags & ~SA_RESETHAND);
     } else {
@@ -347,7 +388,7 @@ void keep_arm(void)
         give_stack();
     for (size_t i = 0; i < sizeof FATAL / sizeof *FATAL; i++) {
         keep_sigaction(FATAL[i], NULL, &wanted[FATAL[i]]);
-        install(FATAL[i]);
+        install(FATAL[i], 1);
     }
 }
 
@@ -384,7 +425,7 @@ EXPORT int sigaction(int sig, const struct sigaction *action, struct sigaction *
     struct sigaction was = wanted[sig];
     if (action) {
         wanted[sig] = *action;
-        if (install(sig) == -1) {
+        if (install(sig, 1) == -1) {
             wanted[sig] = was;
             return -1;
         }
@@ -424,17 +465,26 @@ static const sigset_t *without_faults(const sigset_t *set, sigset_t *room)
     return room;
 }
 
+__thread uint64_t keep_seen_blocked __attribute__((tls_model("initial-exec")));
+
 EXPORT int pthread_sigmask(int how, const sigset_t *set, sigset_t *before)
 {
     sigset_t room;
     const sigset_t *given = how == SIG_UNBLOCK ? set : without_faults(set, &room);
     /* The kernel's set of signals is the first eight bytes of libc's. */
+    uint64_t wanted = set ? *(const uint64_t *)set : 0, seen = keep_seen_blocked;
     sigset_t was = {0};
     long ret = keep_plain(SYS_rt_sigprocmask, how, (long)given, (long)&was, 8, 0, 0);
     if (ret < 0)
         return (int)-ret;
-    if (before)
+    if (set && how == SIG_UNBLOCK)
+        keep_seen_blocked &= ~wanted;
+    else if (set && keep_orders)
+        keep_seen_blocked = (how == SIG_BLOCK ? seen : 0) | (wanted & KEEP_OPEN_SIGNALS);
+    if (before) {
         *before = was;
+        *(uint64_t *)before |= seen;
+    }
     return 0;
 }
 

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/random.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -60,7 +61,7 @@ static int map_shared(int fd)
         return 0;
     if (first.pid && first.pid != (uint32_t)getpid())
         return 0;
-    size_t log = first.log_bytes, front = 3 * KEEP_PAGE + first.stack_bytes;
+    size_t log = first.log_space, front = 3 * KEEP_PAGE + first.stack_bytes;
     unsigned char *base = mmap(NULL, front + 2 * log, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED)
         return 0;
@@ -195,6 +196,8 @@ EXPORT long syscall(long number, ...)
     for (int i = 0; i < 6; i++)
         arg[i] = va_arg(list, long);
     va_end(list);
+    if (number == SYS_getrandom && keep_log)
+        return getrandom((void *)arg[0], (size_t)arg[1], (unsigned)arg[2]);
     int copies = copies_process(number, arg);
     register long fourth __asm__("r10") = arg[3], fifth __asm__("r8") = arg[4], sixth __asm__("r9") = arg[5];
     __asm__ volatile("syscall"

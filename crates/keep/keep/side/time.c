@@ -62,7 +62,8 @@ static int answer(struct keep_call *call)
 EXPORT int nanosleep(const struct timespec *length, struct timespec *left)
 {
     return answer(&(struct keep_call){.nr = SYS_nanosleep, .log_nr = SYS_nanosleep,
-        .arg = {(long)length, (long)left}, .is_fresh = 1});
+        .arg = {(long)length, (long)left}, .fill = FILL_CUT, .is_fresh = 1, .outs = left ? 1 : 0,
+        .out = {{left, sizeof *left}}});
 }
 
 EXPORT int usleep(useconds_t us)

@@ -9,7 +9,7 @@
 
 use crate::files::FileState;
 use crate::open_state::Detail;
-use orbit_linux::inotify::{Closed, Inotify};
+use orbit_linux::inotify::{Change, Inotify};
 use orbit_linux::procfs;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -92,8 +92,9 @@ impl Watched {
         let now = Instant::now();
         for event in self.inotify.iter().flat_map(Inotify::take) {
             match event {
-                Closed::File(number) => drop(self.closed.insert(number, now)),
-                Closed::Lost => self.lost = Some(now),
+                Change::Closed(number) => drop(self.closed.insert(number, now)),
+                Change::Lost => self.lost = Some(now),
+                Change::Made(..) | Change::Removed(..) => {}
             }
         }
     }

@@ -4,9 +4,11 @@ use crate::board::Board;
 use crate::desk::Desk;
 use crate::ladder::Rung;
 use crate::layout::Handlers;
+use crate::restart::Restarts;
 use crate::rules::{Processes, Rules};
 use std::ffi::OsString;
 use std::path::PathBuf;
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Memory for checkpoints at least.
@@ -16,8 +18,9 @@ const EXAMPLES: &str = "\
 Examples:
   orbit keep --log -- redis-server --port 6400    a server, put back without anyone noticing
   orbit keep --every 5s -- ./simulate input       any program: what it did since is done again
-  orbit keep --log --family --requests prefork.toml -- ./server
+  orbit keep --log --family --requests prefork.toml --allow-repeats -- ./server
                                                   children that serve a request at a time
+  orbit keep --restart -- ./server                run again, where it cannot be put back
   orbit keep --pid 4711                           one that runs already, until Ctrl-C
   orbit keep --events - -- ./program              what happened, a line of JSON each
 
@@ -44,19 +47,21 @@ pub struct Args {
     /// Log what the program reads and writes, and replay it after a crash
     #[arg(long)]
     log: bool,
-    /// Size of the log: a power of two, of which half is used at most
+    /// Size that the log may grow to from 16M on: a power of two, of which half is used at most
     #[arg(long, value_name = "SIZE", default_value = "64M", value_parser = size)]
     log_size: u64,
     /// Checkpoints that are kept, spaced by powers of two
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u8).range(1..=16))]
     generations: u8,
     /// What a recovery without a log may cost. exact: where anything may have left the program
-    /// since the checkpoint, it ends with its true status. best-effort: it is put back all the
-    /// same; output may be repeated, and connections, files and other processes may see what does
-    /// not fit
+    /// since the checkpoint, it ends with its true status. independent, for proxies and servers of
+    /// files: connections by TCP that moved since are reset, all others continue; anything else
+    /// that left it ends it as with exact. best-effort: it is put back all the same; output may be
+    /// repeated, and connections, files and other processes may see what does not fit
     #[arg(long, value_enum, value_name = "STATE", default_value = "exact", conflicts_with = "log")]
     state: Exactness,
-    /// With --state best-effort: random numbers, nonces and tokens of the program may be used twice
+    /// With --state independent and best-effort, and with --requests: random numbers, nonces and
+    /// tokens of the program may be used twice
     #[arg(long)]
     allow_repeats: bool,
     /// Memory for pages of checkpoints; the oldest goes first
@@ -88,6 +93,11 @@ pub struct Args {
     /// Keep the children that the program forks as well, each by itself
     #[arg(long)]
     family: bool,
+    /// Start the program again where a crash ended it all the same: after a pause of 100 ms, which
+    /// doubles up to 10 s. All that it made is killed first. Not after a signal that asks for its
+    /// end, nor when it exits by itself
+    #[arg(long)]
+    pub(crate) restart: bool,
     /// Never run the program's own handlers for fatal signals before a recovery
     #[arg(long, conflicts_with = "handlers_first")]
     skip_handlers: bool,
@@ -114,7 +124,7 @@ pub struct Args {
     #[arg(
         long,
         value_name = "N",
-        conflicts_with_all = ["command", "log", "family"],
+        conflicts_with_all = ["command", "log", "family", "restart"],
         value_parser = clap::value_parser!(i32).range(2..)
     )]
     pub(crate) pid: Option<i32>,
@@ -129,6 +139,8 @@ pub(crate) enum Exactness {
     /// Nothing that another process could see.
     #[default]
     Exact,
+    /// Connections by TCP that moved: each is reset.
+    Independent,
     /// Anything.
     BestEffort,
 }
@@ -147,6 +159,8 @@ pub(crate) struct Settings {
     pub family: bool,
     /// Of request mode.
     pub rules: Option<Rules>,
+    /// With `--restart`.
+    pub restarts: Option<Arc<Restarts>>,
     pub board: Board,
     pub desk: Desk,
 }
@@ -156,10 +170,13 @@ impl Args {
         if self.log && (!self.log_size.is_power_of_two() || self.log_size < 8 << 20 || self.log_size > 64 << 30) {
             return Err(format!("--log-size {}: a power of two from 8M to 64G is needed", self.log_size));
         }
-        if self.state == Exactness::BestEffort && !self.allow_repeats {
-            let why = "nothing shows that the program has no random state of its own";
+        let state = clap::ValueEnum::to_possible_value(&self.state).filter(|_| self.state != Exactness::Exact);
+        let repeats = state.map(|state| format!("--state {}", state.get_name()));
+        let repeats = repeats.or_else(|| self.requests.map(|_| "--requests".into()));
+        if let Some(option) = repeats.filter(|_| !self.allow_repeats) {
             return Err(format!(
-                "--state best-effort: {why}, which a rollback repeats; --allow-repeats if that is known"
+                "{option}: nothing shows that the program has no random state of its own, which a rollback repeats; \
+                 --allow-repeats if that is known"
             ));
         }
         let rules = self.requests;
@@ -176,6 +193,7 @@ impl Args {
             exactness: self.state,
             family: self.family,
             rules,
+            restarts: None,
             board: Board::default(),
             desk: Desk::default(),
             handlers: match (self.skip_handlers, self.handlers_first) {

@@ -1,21 +1,21 @@
 //! What the keeper publishes about each process it keeps, and the socket where that is read.
 //!
-//! The socket is abstract, named for the keeper's process; only the same user and root are
-//! answered. Each connection gets the whole as JSON.
+//! The socket is the file `keep-PID.sock` of [`orbit_console::control`]; only the same user and
+//! root are answered. Each connection gets the whole as JSON.
 
 use crate::report::Figures;
+use orbit_console::control::{self, SocketFile};
 use orbit_linux::{host, socket};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// What the name of each keeper's socket begins with.
-const PREFIX: &str = "orbit-keep/";
+/// What the names of keepers' sockets begin with.
+const KIND: &str = "keep";
 /// How long a reader may take.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 /// An answer is shorter than this.
@@ -60,10 +60,10 @@ impl Board {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).values().cloned().collect()
     }
 
-    /// Answers readers from now on, in a thread that ends with this process.
-    pub fn serve(&self) -> io::Result<()> {
-        let name = format!("{PREFIX}{}", std::process::id());
-        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+    /// Answers readers from now on, in a thread that ends with this process. The socket's file is
+    /// removed with the value that is answered.
+    pub fn serve(&self) -> io::Result<SocketFile> {
+        let (listener, file) = control::listen(KIND)?;
         let board = self.clone();
         std::thread::Builder::new().name("keep-status".into()).spawn(move || {
             for reader in listener.incoming() {
@@ -75,7 +75,7 @@ impl Board {
                 }
             }
         })?;
-        Ok(())
+        Ok(file)
     }
 
     fn answer(&self, mut reader: UnixStream) -> io::Result<()> {
@@ -93,7 +93,7 @@ pub(crate) fn is_allowed(peer: &UnixStream) -> io::Result<bool> {
     Ok(user == 0 || user == host::user())
 }
 
-/// What the keepers of this network namespace say to this user.
+/// What the keepers of this user say.
 #[derive(Debug, Default)]
 pub struct Keepers {
     /// Each with its rows.
@@ -114,34 +114,25 @@ impl Keepers {
     }
 }
 
-/// Asks all keepers that run in this network namespace; those of other users are left out.
+/// Asks all keepers of this user whose sockets this process sees.
 pub fn all() -> Keepers {
-    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap_or_default();
-    let names = sockets.lines().filter_map(|line| line.split_whitespace().nth(7)?.strip_prefix('@'));
-    let mut keepers: Vec<i32> = names.filter_map(|name| name.strip_prefix(PREFIX)?.parse().ok()).collect();
-    keepers.sort_unstable();
-    keepers.dedup();
     let mut found = Keepers::default();
-    for keeper in keepers {
+    for keeper in control::owners(KIND) {
         match ask(keeper) {
             Ok(rows) => found.known.push((keeper, rows)),
             Err(error) if error.kind() == io::ErrorKind::InvalidData => found.unknown.push(keeper),
-            // It has ended meanwhile, or does not answer this user.
+            // It has ended meanwhile, or does not answer.
             Err(_) => {}
         }
     }
     found
 }
 
-/// The rows of one keeper; an empty answer, as another user gets it, is an error. `InvalidData`:
-/// it is no table of this version.
+/// The rows of one keeper; an empty answer is an error. `InvalidData`: it is no table of this
+/// version.
 fn ask(keeper: i32) -> io::Result<Vec<Row>> {
-    let stream = UnixStream::connect_addr(&SocketAddr::from_abstract_name(format!("{PREFIX}{keeper}"))?)?;
+    let stream = control::connect(KIND, keeper)?;
     stream.set_read_timeout(Some(ANSWER_TIMEOUT))?;
-    // Any process may have made a socket of this name: one of another user is not believed.
-    if !is_allowed(&stream)? {
-        return Err(io::ErrorKind::PermissionDenied.into());
-    }
     let mut text = Vec::new();
     stream.take(MAX_ANSWER_BYTES).read_to_end(&mut text)?;
     serde_json::from_slice(&text).map_err(|error| match error.classify() {

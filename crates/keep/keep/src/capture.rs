@@ -1,6 +1,7 @@
 //! A checkpoint of a stopped program: what was written since the last one, its threads, its
 //! mappings, its open files.
 
+use crate::attach::FATAL;
 use crate::error::Error;
 use crate::files::FileState;
 use crate::objects::Objects;
@@ -430,6 +431,12 @@ pub(crate) struct Kernel<'a> {
     pub before: Option<&'a State>,
 }
 
+/// Whether a signal that waits is a crash that has not been delivered yet: after each rollback to a
+/// checkpoint that has it, it would be delivered again.
+fn is_about_to_kill(info: &[u64; 16], blocked: u64) -> bool {
+    FATAL.iter().any(|signal| info[0] as i32 == *signal && blocked >> (signal - 1) & 1 == 0)
+}
+
 /// The whole state beside memory; `kernel`: without a log.
 pub(crate) fn state(
     stopped: &mut Stopped<'_>,
@@ -440,7 +447,9 @@ pub(crate) fn state(
     let mut threads = threads(stopped, logged)?;
     let mut state = State { mappings, ..State::default() };
     if let Some(Kernel { batch, stacks, outside, files, before }) = kernel {
-        let objects = Objects::capture(stopped, batch, outside)?;
+        let mut objects = Objects::capture(stopped, batch, outside)?;
+        let blocked_by_all = threads.iter().fold(u64::MAX, |all, thread| all & thread.mask);
+        objects.pending.retain(|info| !is_about_to_kill(info, blocked_by_all));
         let known = before.filter(|before| stacks.is_some() && before.stacks == stacks);
         for thread in &mut threads {
             let earlier = known.and_then(|known| known.threads.iter().find(|was| was.tid == thread.tid)?.stack);
@@ -454,6 +463,7 @@ pub(crate) fn state(
             };
             thread.schedule = schedule(thread.tid).ok();
             thread.pending = pending(thread.tid, false).unwrap_or_default();
+            thread.pending.retain(|info| !is_about_to_kill(info, thread.mask));
         }
         (state.objects, state.stacks, state.files) = (Some(objects), stacks, files);
     }
@@ -464,6 +474,14 @@ pub(crate) fn state(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_crash_on_its_way_is_no_part_of_a_checkpoint() {
+        let info = |signal: i32| std::array::from_fn(|nth| if nth == 0 { signal as u64 } else { 0 });
+        assert!(is_about_to_kill(&info(libc::SIGSEGV), 0));
+        assert!(!is_about_to_kill(&info(libc::SIGUSR1), 0), "it waits as it did");
+        assert!(!is_about_to_kill(&info(libc::SIGABRT), 1 << (libc::SIGABRT - 1)), "the program wants it to wait");
+    }
 
     #[test]
     fn halves_are_all_of_it() {

@@ -1,24 +1,24 @@
 //! Orders from other processes: put a kept program back because it hangs.
 //! `orbit watch --on-hang recover` sends them.
 //!
-//! The socket is abstract, named for the keeper's process, beside the one of [`crate::board`]; only
-//! the same user and root are answered. A connection brings one order and gets one answer, a line
-//! of JSON each.
+//! The socket is the file `keep-orders-PID.sock`, beside the one of [`crate::board`]; only the same
+//! user and root are answered. A connection brings one order and gets one answer, a line of JSON
+//! each.
 
 use crate::board::is_allowed;
+use orbit_console::control::{self, SocketFile};
 use orbit_linux::eventfd;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener, UnixStream};
+use std::os::unix::net::UnixStream;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// What the name of each keeper's socket begins with.
-const PREFIX: &str = "orbit-keep-orders/";
+/// What the names of these sockets begin with.
+const KIND: &str = "keep-orders";
 /// How long either side waits for the other.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(5);
 /// An order or an answer is shorter than this.
@@ -90,10 +90,10 @@ impl Desk {
         Ok(Counter { desk: self.clone(), pid, bell })
     }
 
-    /// Takes orders from now on, in a thread that ends with this process.
-    pub fn serve(&self) -> io::Result<()> {
-        let name = format!("{PREFIX}{}", std::process::id());
-        let listener = UnixListener::bind_addr(&SocketAddr::from_abstract_name(name)?)?;
+    /// Takes orders from now on, in a thread that ends with this process. The socket's file is
+    /// removed with the value that is answered.
+    pub fn serve(&self) -> io::Result<SocketFile> {
+        let (listener, file) = control::listen(KIND)?;
         let desk = self.clone();
         std::thread::Builder::new().name("keep-orders".into()).spawn(move || {
             for peer in listener.incoming() {
@@ -105,7 +105,7 @@ impl Desk {
                 }
             }
         })?;
-        Ok(())
+        Ok(file)
     }
 
     fn take(&self, mut peer: UnixStream) -> io::Result<()> {
@@ -190,13 +190,9 @@ pub fn recover(pid: i32, tid: i32, why: &str) -> Result<String, String> {
 }
 
 fn send(keeper: i32, order: &Order) -> io::Result<Answer> {
-    let mut peer = UnixStream::connect_addr(&SocketAddr::from_abstract_name(format!("{PREFIX}{keeper}"))?)?;
+    let mut peer = control::connect(KIND, keeper)?;
     peer.set_read_timeout(Some(2 * ORDER_TIMEOUT))?;
     peer.set_write_timeout(Some(ORDER_TIMEOUT))?;
-    // Any process may have made a socket of this name.
-    if !is_allowed(&peer)? {
-        return Err(io::ErrorKind::PermissionDenied.into());
-    }
     let mut bytes = serde_json::to_vec(order)?;
     bytes.push(b'\n');
     peer.write_all(&bytes)?;

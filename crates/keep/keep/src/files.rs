@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::open_state::{Detail, Lock, parse};
 use crate::restore::Restored;
 use graft::{Batch, Call, Process, Stopped};
-use orbit_linux::{open_file, procfs};
+use orbit_linux::{open_file, procfs, socket};
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
 use std::os::fd::{AsFd, OwnedFd};
@@ -182,12 +182,14 @@ pub(crate) fn now(process: &Process, then: &[FileState], since: Instant, appende
     files
 }
 
-/// Puts the descriptors back; `now`: as they are.
+/// Puts the descriptors back; `now`: as they are. `closed`: connections by TCP that were closed
+/// since; such a number becomes a socket without a peer, which ends each call on it with an error.
 pub(crate) fn restore(
     stopped: &mut Stopped<'_>,
     batch: &mut Batch,
     then: &[FileState],
     now: Vec<FileState>,
+    closed: &[i32],
     done: &mut Restored,
 ) -> Result<(), Error> {
     let pid = stopped.pid();
@@ -210,6 +212,10 @@ pub(crate) fn restore(
         let from = then.iter().filter(|other| !gone.contains(&other.fd)).find(is_back).map(|other| other.fd);
         let number = match from {
             Some(number) => Some((number, false)),
+            None if closed.contains(&was.fd) => {
+                let socket = socket::without_peer().map_err(Error::io("making a socket"))?;
+                Some((stopped.send(socket.as_fd())?, true))
+            }
             None => match reopened(was, then, pid) {
                 Some(file) => Some((stopped.send(file.as_fd())?, true)),
                 None => None,
@@ -217,9 +223,17 @@ pub(crate) fn restore(
         };
         match number {
             Some((number, is_sent)) => {
-                let call: Call = (libc::SYS_dup3, [number as u64, was.fd as u64, flag, 0, 0, 0]);
+                let is_in_place = number == was.fd;
+                let call: Call = match is_in_place {
+                    // It was the lowest number that is free.
+                    true => {
+                        let closes = if flag != 0 { libc::FD_CLOEXEC } else { 0 };
+                        (libc::SYS_fcntl, [number as u64, libc::F_SETFD as u64, closes as u64, 0, 0, 0])
+                    }
+                    false => (libc::SYS_dup3, [number as u64, was.fd as u64, flag, 0, 0, 0]),
+                };
                 let result = batch.run(stopped, &[call])?[0];
-                if is_sent {
+                if is_sent && !is_in_place {
                     stopped.close(number)?;
                 }
                 if result < 0 {

@@ -19,12 +19,15 @@ use crate::kept::{Kept, Policy, Taken};
 use crate::ladder::{Bounds, Ladder, Rung};
 use crate::limits;
 use crate::place;
-use crate::program::{self, End, Kind, Program};
+use crate::program::{self, End, Ended, Kind, Program};
+use crate::quiet::Quiet;
 use crate::report::{Event, Figures, Reporter};
+use crate::restart;
 use crate::shared::{CrashReport, Shared};
 use crate::signals::Signals;
 use crate::stack::Stacks;
 use graft::Process;
+use orbit_family as family;
 use orbit_linux::clock::thread_cpu_ns;
 use std::collections::HashSet;
 use std::os::fd::{AsFd, AsRawFd};
@@ -67,6 +70,8 @@ pub(crate) struct Keeper {
     program: Option<Program>,
     /// One that ran already.
     attached: Option<Attached>,
+    /// Whether the program's loader is to load the library of its side, as far as is known.
+    has_loader: bool,
     family: Option<Family>,
     /// Until it runs.
     bell: Option<Bell>,
@@ -82,9 +87,13 @@ pub(crate) struct Keeper {
     stacks: Option<Stacks>,
     board: Board,
     published: Instant,
+    /// Whether there are figures that are not shown yet.
+    is_unpublished: bool,
     replay: Option<recovery::Replay>,
     /// The crash from which it is not recovered yet, and since when.
     crash: Option<(CrashReport, Instant)>,
+    /// The signal of a crash that was given up.
+    given_up: Option<i32>,
     last_warning: String,
     /// See [`Shared::images`].
     image: u32,
@@ -95,6 +104,7 @@ pub(crate) struct Keeper {
     started: Instant,
     log_lost: u32,
     early: Early,
+    quiet: Quiet,
     /// How long the environment stays changed.
     changed_until: Option<Instant>,
     hung: Option<hang::Hung>,
@@ -103,8 +113,8 @@ pub(crate) struct Keeper {
 }
 
 impl Keeper {
-    /// Starts the program.
-    pub fn start(settings: &Arc<Settings>, mut reporter: Reporter) -> Result<Keeper, Error> {
+    /// Starts the program. `restarts`: how often it was started before.
+    pub fn start(settings: &Arc<Settings>, mut reporter: Reporter, restarts: u64) -> Result<Keeper, Error> {
         limits::forbidden_here().map_err(Error::Unkept)?;
         let shared = Shared::new(settings.log_bytes, settings.handlers).map_err(Error::io("making shared memory"))?;
         if let Some(rules) = &settings.rules {
@@ -115,12 +125,17 @@ impl Keeper {
         let family = settings.family.then(|| Family::new(&shared, settings)).transpose()?;
         // Also its first check whether the keeper lives.
         let bell = Bell::start(&shared).map_err(Error::io(BELL))?;
-        let program = Program::start(&settings.command, &shared)?;
+        let mark = settings.restarts.as_ref().and_then(|restarts| restarts.mark());
+        let program = Program::start(&settings.command, &shared, mark)?;
         let process = Process::find(program.pid())?;
-        let attached = match program::kind(program.pid()) {
-            Kind::Dynamic => None,
+        let kind = program::kind(program.pid());
+        let attached = match kind {
+            Kind::Dynamic | Kind::Gone => None,
             // It loads no library: the handlers are put into it, as into one that runs already.
-            Kind::Static if !shared.has_log() && family.is_none() => Some(Attached::new(&process, &shared)?),
+            Kind::Static if !shared.has_log() && family.is_none() => match Attached::new(&process, &shared) {
+                Err(_) if program::kind(program.pid()) == Kind::Gone => None,
+                attached => Some(attached?),
+            },
             Kind::Static => {
                 reporter.warn("it is linked statically: without --log and --family it would be kept");
                 None
@@ -132,6 +147,8 @@ impl Keeper {
         };
         let mut keeper = Keeper::new(process, shared, settings, reporter);
         (keeper.program, keeper.family, keeper.bell, keeper.attached) = (Some(program), family, Some(bell), attached);
+        keeper.has_loader = matches!(kind, Kind::Dynamic | Kind::Gone);
+        keeper.figures.restarts = restarts;
         Ok(keeper)
     }
 
@@ -175,6 +192,7 @@ impl Keeper {
             settings: Arc::clone(settings),
             program: None,
             attached: None,
+            has_loader: false,
             family: None,
             bell: None,
             unkept_children: 0,
@@ -188,8 +206,10 @@ impl Keeper {
             stacks: None,
             board: settings.board.clone(),
             published: Instant::now(),
+            is_unpublished: false,
             replay: None,
             crash: None,
+            given_up: None,
             last_warning: String::new(),
             image: 0,
             said: HashSet::new(),
@@ -197,14 +217,15 @@ impl Keeper {
             started: Instant::now(),
             log_lost: 0,
             early: Early::default(),
+            quiet: Quiet::default(),
             changed_until: None,
             hung: None,
             failed_waits: 0,
         }
     }
 
-    /// Keeps the program until it exits; returns how it has ended, where that can be known.
-    pub fn run(mut self, signals: Option<&Signals>) -> Result<Option<End>, Error> {
+    /// Keeps the program until it exits.
+    pub fn run(mut self, signals: Option<&Signals>) -> Result<Ended, Error> {
         let bell = match self.bell.take() {
             Some(bell) => bell,
             None => Bell::start(&self.shared).map_err(Error::io(BELL))?,
@@ -215,18 +236,21 @@ impl Keeper {
         // Before this no checkpoint is taken early.
         let mut settled = due;
         let mut is_known = false;
+        let reaps = self.program.is_some() && family::gets_orphans();
         loop {
             // A descriptor of -1 is left out.
             let signals_fd = signals.map_or(-1, |signals| signals.as_fd().as_raw_fd());
             let handle = self.kept.process().handle().as_raw_fd();
             let orders_fd = orders.as_ref().map_or(-1, |orders| orders.as_fd().as_raw_fd());
-            let mut fds = [handle, bell.as_fd().as_raw_fd(), signals_fd, orders_fd].map(|fd| libc::pollfd {
-                fd,
-                events: libc::POLLIN,
-                revents: 0,
-            });
-            let pause = due.saturating_duration_since(Instant::now());
+            let moves = self.quiet.due();
+            // It has rung once, and is armed with the next checkpoint.
+            let witness = self.kept.witness().filter(|_| moves.is_none());
+            let witness_fd = witness.map_or(-1, |witness| witness.bell().as_raw_fd());
+            let fds = [handle, bell.as_fd().as_raw_fd(), signals_fd, orders_fd, witness_fd];
+            let mut fds = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
+            let pause = moves.map_or(due, |moves| moves.min(due)).saturating_duration_since(Instant::now());
             let pause = if self.shared.has_log() { pause.min(LOG_STEP) } else { pause };
+            let pause = if self.is_unpublished { pause.min(PUBLISH_STEP) } else { pause };
             orbit_linux::poll::poll(&mut fds, Some(pause)).map_err(Error::io("waiting"))?;
             for signal in signals.map(Signals::take).unwrap_or_default() {
                 self.program.iter().for_each(|program| program.signal(signal));
@@ -236,11 +260,17 @@ impl Keeper {
                 {
                     attached.leave(self.kept.process())?;
                     self.reporter.note("left: it continues, unkept");
-                    return Ok(Some(End { code: 0, signal: None }));
+                    return Ok(Ended { end: Some(End { code: 0, signal: None }), again: false });
                 }
             }
+            if reaps {
+                family::reap(|pid| self.program.as_ref().is_some_and(|program| program.pid() == pid));
+            }
             if let Some(end) = self.has_exited() {
-                return Ok(self.exited(end));
+                return Ok(self.exited(end, signals));
+            }
+            if self.is_unpublished && self.published.elapsed() >= PUBLISH_STEP {
+                self.publish();
             }
             let rang = bell.drain();
             if self.is_another_program() || (is_known && !self.shared.is_ready()) {
@@ -255,6 +285,7 @@ impl Keeper {
             }
             self.shared.prepare_log();
             self.hung_again();
+            self.limit_replay();
             if self.waits_failed() {
                 (settled, due) = self.soon(due);
                 continue;
@@ -273,7 +304,12 @@ impl Keeper {
                 // What is before the request is not needed any more.
                 self.shared.set_oldest(self.shared.moment());
             }
-            let is_early = is_known && !is_request_mode && Instant::now() >= settled && self.is_worth_a_checkpoint();
+            let has_moved = fds[4].revents & libc::POLLIN != 0;
+            let is_quiet = self.has_fallen_quiet(has_moved);
+            let is_early = is_known
+                && !is_request_mode
+                && Instant::now() >= settled
+                && (self.is_worth_a_checkpoint() || is_quiet && self.early.may(Instant::now()));
             if !is_known && !self.has_begun() {
                 due = Instant::now() + BEGIN_STEP;
             } else if is_known && !is_early && self.is_superfluous() {
@@ -441,7 +477,20 @@ impl Keeper {
     /// whatever it costs when the log gets full.
     fn is_worth_a_checkpoint(&self) -> bool {
         let used = self.shared.log_used_since(self.kept.newest_log());
-        used > self.shared.log_bytes() / 4 || (used > early::LEAST_REPLAYED && self.early.may(Instant::now()))
+        used > self.shared.log_bytes() / 4
+            || self.shared.is_log_wanted()
+            || (used > early::LEAST_REPLAYED && self.early.may(Instant::now()))
+    }
+
+    /// Whether it has done something that others can see since the newest checkpoint, and nothing
+    /// for a while; see [`Quiet`].
+    fn has_fallen_quiet(&mut self, has_moved: bool) -> bool {
+        let Some(witness) = self.kept.witness() else { return false };
+        let now = Instant::now();
+        if has_moved {
+            self.quiet.moves(witness.read(), now);
+        }
+        self.quiet.look(|| witness.read(), now)
     }
 
     /// Takes a checkpoint, or puts it off.
@@ -461,6 +510,7 @@ impl Keeper {
         }
         match taken {
             Ok(Taken::Checkpoint(figures)) => {
+                self.quiet.begin();
                 let now = Instant::now();
                 let busy = Duration::from_nanos(thread_cpu_ns().saturating_sub(used));
                 self.early.taken(busy + figures.pause, figures.pages, now);
@@ -471,9 +521,7 @@ impl Keeper {
                 self.figures.held_bytes = self.kept.bytes();
                 self.pauses.add(figures.pause.as_secs_f64() * 1e6);
                 self.last_pause = figures.pause;
-                if self.published.elapsed() >= PUBLISH_STEP {
-                    self.publish();
-                }
+                self.is_unpublished = true;
                 self.say_handlers();
                 let lost = self.shared.log_lost();
                 if lost != self.log_lost {
@@ -501,7 +549,7 @@ impl Keeper {
 
     /// Brings the figures up to date and has them shown.
     fn publish(&mut self) {
-        self.published = Instant::now();
+        (self.published, self.is_unpublished) = (Instant::now(), false);
         (self.figures.pause_p50_us, self.figures.pause_p99_us) = self.pauses.quantiles();
         (self.figures.transient, self.figures.deterministic) = self.ladder.causes();
         self.board.put(Row {
@@ -514,7 +562,18 @@ impl Keeper {
         });
     }
 
-    fn exited(&mut self, end: Option<End>) -> Option<End> {
+    /// The end that it would have had without a keeper. In a recovery, or after one that was given
+    /// up half-way, it may die of another fatal signal than that of its crash.
+    fn true_end(&mut self, end: End) -> End {
+        if let Some(signal) = end.signal.filter(|signal| self.crash.is_some() && FATAL.contains(signal)) {
+            let name = place::signal_name(signal);
+            self.finish(Err(Error::Unkept(format!("it died of {name} while it was put back"))));
+        }
+        end.of_crash(self.given_up)
+    }
+
+    fn exited(&mut self, end: Option<End>, signals: Option<&Signals>) -> Ended {
+        let end = end.map(|end| self.true_end(end));
         match end {
             _ if self.figures.by_rung[rung_index(Rung::GiveUp)] > 0 => {}
             Some(End { signal: Some(libc::SIGKILL), .. }) => {
@@ -528,6 +587,13 @@ impl Keeper {
                     place::signal_name(signal)
                 ));
             }
+            Some(End { code: code @ 1.., signal: None }) if self.has_loader && !self.shared.is_ready() => {
+                self.reporter.warn(format!(
+                    "it exited with status {code} before the library of its side came up in it: at once, or because \
+                     its loader rejects that, as with another C library than glibc, or one older than this orbit was \
+                     built with; such programs run only without orbit keep"
+                ));
+            }
             Some(End { code: code @ 1.., signal: None }) => {
                 let text = format!("it exited of itself with status {code}: that is not recovered from");
                 self.reporter.note(text);
@@ -538,11 +604,28 @@ impl Keeper {
         self.board.remove(self.kept.process().pid());
         let figures = self.figures.clone();
         self.reporter.report(&Event::Exited { status: end.map(|end| end.code), figures });
+        let again = self.is_to_start_again(end, signals);
         // A daemon's first process exits early; the thread of each child ends with it.
         while self.family.as_ref().is_some_and(Family::lives) {
             std::thread::sleep(CHILD_STEP);
         }
-        end
+        Ended { end, again }
+    }
+
+    /// Whether the program, which has ended, is to be started again; then nothing of it is left.
+    fn is_to_start_again(&mut self, end: Option<End>, signals: Option<&Signals>) -> bool {
+        let (Some(restarts), Some(program), Some(end)) = (&self.settings.restarts, &self.program, end) else {
+            return false;
+        };
+        let gave_up = self.figures.by_rung[rung_index(Rung::GiveUp)] > 0;
+        if !restart::is_due(end, signals.and_then(Signals::asked_to_end), gave_up) {
+            return false;
+        }
+        let left = restarts.end_what_is_left(program.pid());
+        if left > 0 {
+            self.reporter.warn(format!("{left} processes that it made have not ended yet, though killed"));
+        }
+        true
     }
 }
 

@@ -10,7 +10,7 @@ use crate::error::Error;
 use crate::files::{self, FileState};
 use crate::history::{Checkpoint, History};
 use crate::ladder::{Facts, Step};
-use crate::marks::{self, Marks, Witness};
+use crate::marks::{self, Cost, Marks, Witness};
 use crate::objects::Objects;
 use crate::outside::Outside;
 use crate::restore::{self, Last, Restored};
@@ -19,7 +19,7 @@ use crate::state::State;
 use graft::{Process, Stopped};
 use orbit_linux::calls_made::{CallsMade, Made};
 use orbit_linux::socket_info;
-use std::cell::Cell;
+use orbit_linux::status::Status;
 use std::collections::HashSet;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
@@ -79,7 +79,7 @@ pub(crate) struct Kept {
     /// Without a log, where going back has to be exact.
     witness: Option<Witness>,
     /// Signals from outside that it has died of.
-    from_outside: Cell<u64>,
+    from_outside: u64,
     /// The program in the process, as [`Shared::images`] counts them.
     image: u32,
 }
@@ -97,7 +97,7 @@ impl Kept {
             ahead: Ahead::default(),
             appenders,
             witness: None,
-            from_outside: Cell::new(0),
+            from_outside: 0,
             image: 0,
         }
     }
@@ -149,9 +149,10 @@ impl Kept {
         self.history.newest_first().count()
     }
 
-    /// Whether going back has to be exact, and there is no log that makes it so.
-    fn is_exact_without_log(&self, shared: &Shared) -> bool {
-        !shared.has_log() && self.policy.exactness == Exactness::Exact
+    /// Whether it is judged what going back costs: there is no log that shows it, and not anything
+    /// is allowed.
+    fn is_judged(&self, shared: &Shared) -> bool {
+        !shared.has_log() && self.policy.exactness != Exactness::BestEffort
     }
 
     /// Whether written pages are not tracked: each checkpoint copies all that the program holds.
@@ -164,12 +165,18 @@ impl Kept {
         self.witness.as_ref()?.as_ref().err().map(String::as_str)
     }
 
+    /// What counts its calls, where that is needed and allowed; its bell rings once it does
+    /// something after a checkpoint that others can see.
+    pub fn witness(&self) -> Option<&CallsMade> {
+        self.witness.as_ref()?.as_ref().ok()
+    }
+
     /// Takes a checkpoint if the program is at a safe point.
     pub fn checkpoint(&mut self, shared: &Shared) -> Result<Taken, Error> {
         if !shared.is_ready() {
             return Ok(Taken::NotReady);
         }
-        if self.witness.is_none() && self.is_exact_without_log(shared) {
+        if self.witness.is_none() && self.is_judged(shared) {
             let counted = CallsMade::of(self.process.pid(), &marks::classes());
             self.witness = Some(counted.map_err(|error| format!("counting its system calls by bpf(2): {error}")));
         }
@@ -242,13 +249,15 @@ impl Kept {
             if shared.has_log() {
                 state.log = shared.log_state()?;
                 state.others_read = shared.others_read();
-                is_new_log = !shared.is_logging();
+                let used = earlier.as_ref().map_or(0, |earlier| state.log.head.saturating_sub(earlier.log.head));
+                is_new_log = shared.grow_log(used) || !shared.is_logging();
                 shared.record();
             }
             if let Some((witness, children)) = witness.zip(children) {
                 // After all that was done in it for the checkpoint.
                 let marks = Marks::of(Made::default(), process, &state.files, &children);
                 witness.set_descriptors(marks.descriptors());
+                witness.arm();
                 state.marks = Some(Marks { made: witness.read(), ..marks });
             }
             Ok(Ok((memory.copied, memory.anew, state, stopped.stopped_for())))
@@ -349,9 +358,15 @@ impl Kept {
             // A signal from outside comes of no input.
             last_input: last_input.filter(|_| !self.is_from_outside(crash)),
             // In request mode the connection of the request is lost as a whole.
+            is_late: false,
             may_drop: shared.has_moments() || last_input.is_some_and(|input| shared.has_only_asked_since(input)),
             checkpoints: self.history.newest_first().map(|c| start(c, shared)).collect(),
         }
+    }
+
+    /// The program has crashed, which is not what a replay has come to.
+    pub fn has_crashed(&mut self, crash: &CrashReport) {
+        self.from_outside += u64::from(self.is_from_outside(crash));
     }
 
     /// Whether another process has sent the signal.
@@ -364,8 +379,7 @@ impl Kept {
     /// outside is never the same.
     fn position(&self, crash: &CrashReport) -> u64 {
         if self.is_from_outside(crash) {
-            self.from_outside.set(self.from_outside.get() + 1);
-            return crash.ip ^ self.from_outside.get() << 48;
+            return crash.ip ^ self.from_outside << 48;
         }
         let is_abort = (crash.signal, crash.code) == (libc::SIGABRT, libc::SI_TKILL);
         let mut stack = [0u8; 4096];
@@ -398,7 +412,8 @@ impl Kept {
             Step::Drop(index, input) => (index, Some(input)),
             Step::GiveUp(why) => return Err(Error::Unkept(why.into())),
         };
-        let is_exact = self.is_exact_without_log(shared);
+        let is_judged = self.is_judged(shared);
+        let allowed = self.policy.exactness;
         let Kept { process, tracker, history, ahead, appenders, witness, image, .. } = self;
         if shared.images() != *image {
             return Err(Error::Unkept("there is no checkpoint yet of the program that it has executed".into()));
@@ -418,9 +433,17 @@ impl Kept {
                 // It may be in a replay, in which no calls can be made in it.
                 stopped.thread(shared.serving())?.set_dispatch(None)?;
                 shared.set_confined(false);
+                if let Some(checkpoint) = history.newest_first().nth(index) {
+                    let waits = waiting_signals(process.pid(), shared.serving(), &checkpoint.state);
+                    if let Some(signal) = waits {
+                        return Err(Error::Unkept(format!(
+                            "signal {signal} waits, which it did not block at the checkpoint"
+                        )));
+                    }
+                }
             }
-            let mut reset = 0;
-            if is_exact {
+            let mut cost = Cost::default();
+            if is_judged {
                 let was = history.newest_first().nth(index).and_then(|c| c.state.marks.as_ref());
                 let Some((Ok(witness), was)) = witness.as_ref().zip(was) else {
                     return Err(Error::Unkept("nothing shows what has left it since the checkpoint".into()));
@@ -429,13 +452,13 @@ impl Kept {
                 let made = witness.read();
                 let files = files::now(process, &then, since, appenders);
                 let now = Marks::of(made, process, &files, &Outside::read(process.pid()).children);
-                let read =
-                    marks::judge(was, &now, marks::shared_memory(&stopped.mappings()?)).map_err(Error::Unkept)?;
+                let shared_memory = stopped.mappings()?;
+                let shared_memory = marks::shared_memory(&shared_memory);
+                cost = marks::judge(was, &now, shared_memory, allowed).map_err(Error::Unkept)?;
                 // From here on it is put back, or dies, which ends them too.
-                for fd in &read {
+                for fd in &cost.reset {
                     socket_info::reset(process.duplicate(*fd)?.as_fd()).map_err(Error::io("resetting a connection"))?;
                 }
-                reset = read.len();
             }
             let mut differ = history.go_back(index);
             // They were written since the newest checkpoint, and do not count as such any more.
@@ -451,10 +474,19 @@ impl Kept {
                 shared.clear_crash();
             };
             let confined = shared.has_log().then(|| (shared.serving(), shared.confinement()));
-            let last = Last { crashed: crash.tid, stacks: shared.stacks(), is_exact, confined, work: last };
+            let is_proven = shared.has_log() && !shared.has_moments();
+            let (stacks, closed) = (shared.stacks(), &cost.closed);
+            let last =
+                Last { crashed: crash.tid, stacks, is_exact: is_judged, is_proven, closed, confined, work: last };
             let done = restore::all(stopped, tracker, history, differ, outside, last)?;
-            let made = witness.as_ref().filter(|_| is_exact).and_then(|witness| Some(witness.as_ref().ok()?.read()));
-            Ok(Some((Restored { connections_reset: reset, ..done }, stopped.stopped_for(), made)))
+            let made = witness.as_ref().filter(|_| is_judged).and_then(|witness| Some(witness.as_ref().ok()?.read()));
+            let done = Restored {
+                connections_reset: cost.reset.len() + cost.closed.len(),
+                appended: cost.appended,
+                signals_handled: cost.handled,
+                ..done
+            };
+            Ok(Some((done, stopped.stopped_for(), made)))
         };
         let done = beside::with(outside, |outside| process.while_stopped(|stopped| put_back(outside, stopped)))?;
         let Some((restored, stopped, made)) = done else { return Ok(None) };
@@ -491,6 +523,15 @@ fn is_safe(stopped: &mut Stopped<'_>, shared: &Shared) -> bool {
         }
         _ => false,
     }
+}
+
+/// A signal that a thread blocks and did not block at the checkpoint, if one waits: with a log what
+/// waits is not rolled back, and would come in the replay at once.
+fn waiting_signals(pid: i32, tid: i32, then: &State) -> Option<u32> {
+    let now = Status::of_thread(pid, tid).ok()?;
+    let mask = then.threads.iter().find(|thread| thread.tid == tid)?.mask;
+    let waits = now.pending_signals() & now.blocked_signals()? & !mask;
+    (waits != 0).then(|| waits.trailing_zeros() + 1)
 }
 
 /// Whether the thread is still in a call made at stack pointer `sp`.

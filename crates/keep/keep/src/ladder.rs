@@ -51,6 +51,9 @@ pub struct Facts {
     pub is_hang: bool,
     /// Position in the log of the last input before it, in log mode.
     pub last_input: Option<u64>,
+    /// Half the time for all attempts is over: an input that may be dropped is, before there is
+    /// no time left for it.
+    pub is_late: bool,
     /// Whether that input may be dropped: nothing has gone out since.
     pub may_drop: bool,
     /// For each checkpoint, newest first: the position of the log where its replay starts (0
@@ -133,7 +136,7 @@ struct Seen {
 }
 
 /// What is tried at one position.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Attempt {
     Newest,
     /// The newest one from before the last input was read: later ones are inside the hang.
@@ -270,6 +273,9 @@ impl Ladder {
         // Where a rung does not apply the next one is tried at once.
         while let Some(&attempt) = seen.attempts.get(seen.next) {
             seen.next += 1;
+            if facts.is_late && drop.is_some() && attempt != Drop {
+                continue;
+            }
             match attempt {
                 Attempt::Newest if newest => return Step::Replay(0),
                 Attempt::BeforeInput if newest => {
@@ -345,6 +351,7 @@ mod tests {
             at,
             ip: 0x1000,
             is_hang: false,
+            is_late: false,
             last_input: input,
             may_drop: true,
             checkpoints: checkpoints.to_vec(),
@@ -362,6 +369,17 @@ mod tests {
         assert_eq!(judge(&[100]), Step::Environment(0));
         assert_eq!(judge(&[100]), Step::Drop(0, 500));
         assert_eq!(judge(&[100]).rung(), Rung::GiveUp);
+    }
+
+    #[test]
+    fn late_an_input_is_dropped_at_once() {
+        let mut ladder = Ladder::new(Bounds::default());
+        let now = Instant::now();
+        assert_eq!(ladder.judge(&facts(now, Some(500), &[400, 300])), Step::Replay(0));
+        let late = |input| Facts { is_late: true, ..facts(now, input, &[400, 300]) };
+        assert_eq!(ladder.judge(&late(Some(500))), Step::Drop(0, 500));
+        assert_eq!(ladder.judge(&late(Some(500))).rung(), Rung::GiveUp);
+        assert_eq!(ladder.judge(&late(None)), Step::Replay(0), "there is nothing to drop");
     }
 
     #[test]

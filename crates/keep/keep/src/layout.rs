@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 /// "KEEP".
 pub(crate) const MAGIC: u32 = 0x5045_454b;
-pub(crate) const VERSION: u32 = 4;
+pub(crate) const VERSION: u32 = 6;
 /// What an interrupted logged call answers in the program: ask the log again. No error of the
 /// kernel.
 pub(crate) const AGAIN: i64 = -1000;
@@ -69,7 +69,7 @@ pub(crate) enum Handlers {
 pub(crate) struct Orders {
     pub magic: AtomicU32,
     pub version: AtomicU32,
-    /// Size of the log in bytes, a power of two; 0: no log.
+    /// Size of the log in bytes, a power of two: how much of the space is used; 0: no log.
     pub log_bytes: AtomicU64,
     /// Size of the signal stack that follows the three pages.
     pub stack_bytes: AtomicU64,
@@ -122,6 +122,10 @@ pub(crate) struct Orders {
     pub ends: Rule,
     /// System calls that change nothing outside, a bit each.
     pub inside: [AtomicU64; 8],
+    /// When the checkpoint was taken from which is replayed: ns of the real-time clock.
+    pub since: AtomicU64,
+    /// What `log_bytes` may grow to, a power of two.
+    pub log_space: AtomicU64,
 }
 
 /// Calls of one kind in a request, see [`crate::rules::Calls`].
@@ -213,6 +217,8 @@ pub(crate) struct News {
     pub confined: AtomicU64,
     /// Address of the handler for fatal signals.
     pub handler: AtomicU64,
+    /// Not 0: a call waits for so many bytes of room in the log.
+    pub wanted: AtomicU64,
 }
 
 /// Page 2. Written by the program, and by the keeper while the program is stopped.
@@ -257,7 +263,7 @@ pub(crate) struct Crash {
     pub regs: [AtomicU64; 17],
 }
 
-const _: () = assert!(size_of::<Orders>() == 216 && size_of::<News>() == 344 && size_of::<Both>() == 240);
+const _: () = assert!(size_of::<Orders>() == 232 && size_of::<News>() == 352 && size_of::<Both>() == 240);
 
 #[cfg(test)]
 mod tests {
@@ -286,7 +292,10 @@ mod tests {
             ("orders", "kept", offset_of!(Orders, kept)),
             ("orders", "ends", offset_of!(Orders, ends)),
             ("orders", "inside", offset_of!(Orders, inside)),
+            ("orders", "since", offset_of!(Orders, since)),
+            ("orders", "log_space", offset_of!(Orders, log_space)),
             ("news", "handler", offset_of!(News, handler)),
+            ("news", "wanted", offset_of!(News, wanted)),
             ("both", "confined", offset_of!(Both, confined)),
             ("news", "between", offset_of!(News, between)),
             ("news", "failed_waits", offset_of!(News, failed_waits)),

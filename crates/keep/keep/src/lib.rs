@@ -20,6 +20,7 @@
 //! | `ladder` | which way of recovery, as a pure judge |
 //! | `board`, `metrics`, `status` | figures for people and machines |
 //! | `desk` | orders from other processes: a kept program hangs |
+//! | `restart` | a program that died all the same is started again |
 //! | `rules` | which calls are the moments of a request |
 //! | `limits` | what is not rolled back, in sentences |
 //! | `stack` | the stack of a crash, named after the recovery |
@@ -50,6 +51,7 @@ mod kept;
 pub mod ladder;
 mod layout;
 mod limits;
+mod log;
 mod marks;
 mod metrics;
 mod objects;
@@ -58,7 +60,9 @@ mod outside;
 mod pages;
 mod place;
 mod program;
+mod quiet;
 pub mod report;
+mod restart;
 mod restore;
 mod rules;
 mod shared;
@@ -77,9 +81,11 @@ pub use status::table;
 
 use orbit_console::events::Events;
 use orbit_console::out::{Done, Failure};
-use program::End;
+use program::{End, Ended};
 use std::path::Path;
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
 
 /// Exit status if the program cannot be kept.
 pub const NOT_BEGUN: u8 = 125;
@@ -110,7 +116,7 @@ pub fn run(args: &Args) -> Done {
 }
 
 fn begin(args: &Args) -> Result<End, (u8, String)> {
-    let settings = args.settings().map_err(|why| (NOT_BEGUN, why))?;
+    let mut settings = args.settings().map_err(|why| (NOT_BEGUN, why))?;
     let events =
         args.events.as_deref().map(|path| Events::open(path, "keep")).transpose().map_err(|why| (NOT_BEGUN, why))?;
     let name = match (args.pid, settings.command.first()) {
@@ -122,33 +128,54 @@ fn begin(args: &Args) -> Result<End, (u8, String)> {
     orbit_console::inherited::keep_child_statuses();
     // Before there is another thread, which would not block them.
     let signals = signals::Signals::catch().map_err(|e| (NOT_BEGUN, format!("catching signals: {e}")))?;
-    if let Err(error) = settings.board.serve() {
+    let status = settings.board.serve();
+    if let Err(error) = &status {
         reporter.warn(format!("--status does not show it: {error}"));
     }
-    if let Err(error) = settings.desk.serve() {
+    let orders = settings.desk.serve();
+    if let Err(error) = &orders {
         reporter.warn(format!("`orbit watch --on-hang recover` does not reach it: {error}"));
     }
+    // Removed however this ends.
+    let _sockets = (status, orders);
     if let Some(address) = args.metrics {
         let bound = metrics::serve(address, &settings.board);
         let bound = bound.map_err(|e| (NOT_BEGUN, format!("--metrics {address}: {e}")))?;
         reporter.note(format!("figures are at http://{bound}/metrics"));
     }
-    let settings = std::sync::Arc::new(settings);
+    if args.restart {
+        let restarts = restart::Restarts::begin().map_err(|e| (NOT_BEGUN, format!("--restart: {e}")))?;
+        settings.restarts = Some(Arc::new(restarts));
+    }
+    let settings = Arc::new(settings);
     if let Some(pid) = args.pid {
         let keeper = keeper::Keeper::attach(pid, &settings, reporter);
-        let end = keeper.and_then(|keeper| keeper.run(Some(&signals)));
+        let ended = keeper.and_then(|keeper| keeper.run(Some(&signals)));
         // Its parent may have been faster to ask for its status.
         let unknown = End { code: 0, signal: None };
-        return end.map(|end| end.unwrap_or(unknown)).map_err(|error| (NOT_BEGUN, error.to_string()));
+        return ended.map(|ended| ended.end.unwrap_or(unknown)).map_err(|error| (NOT_BEGUN, error.to_string()));
     }
-    let keeper = keeper::Keeper::start(&settings, reporter).map_err(|error| match &error {
-        Error::Io("starting the program", source) => {
-            let program = settings.command.first().map(|p| p.to_string_lossy()).unwrap_or_default();
-            (program::not_started(source), format!("{program}: {source}"))
+    let mut pauses = restart::Pauses::new(Instant::now());
+    loop {
+        let keeper = keeper::Keeper::start(&settings, reporter.clone(), pauses.number);
+        let keeper = keeper.map_err(|error| match &error {
+            Error::Io("starting the program", source) => {
+                let program = settings.command.first().map(|p| p.to_string_lossy()).unwrap_or_default();
+                (program::not_started(source), format!("{program}: {source}"))
+            }
+            _ => (NOT_BEGUN, error.to_string()),
+        })?;
+        let Ended { end, again } = keeper.run(Some(&signals)).map_err(|error| (NOT_BEGUN, error.to_string()))?;
+        // The program is the keeper's child, so its status is known.
+        let end = end.unwrap_or(End { code: NOT_BEGUN, signal: None });
+        if !again {
+            return Ok(end);
         }
-        _ => (NOT_BEGUN, error.to_string()),
-    })?;
-    let end = keeper.run(Some(&signals)).map_err(|error| (NOT_BEGUN, error.to_string()))?;
-    // The program is the keeper's child, so its status is known.
-    Ok(end.unwrap_or(End { code: NOT_BEGUN, signal: None }))
+        let pause = pauses.next(Instant::now());
+        reporter.report(&report::Event::Restart { number: pauses.number, pause_ms: report::ms(pause) });
+        if !restart::wait(pause, &signals) {
+            reporter.note("not started again: a signal has asked for its end");
+            return Ok(end);
+        }
+    }
 }

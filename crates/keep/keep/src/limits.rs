@@ -120,9 +120,8 @@ pub(crate) fn sentences(facts: &Facts) -> Vec<String> {
         let threads = facts.status.lines().find_map(|line| line.strip_prefix("Threads:")?.trim().parse::<u32>().ok());
         if let Some(others) = threads.map(|all| all.saturating_sub(1)).filter(|others| *others > 0) {
             out.push(format!(
-                "only the calls of its first thread are logged: what its {others} other threads read and write is \
-                 not replayed; one that serves \
-                 clients is better kept without --log"
+                "only the calls of its first thread are logged, not those of {others} others: once one of these has \
+                 read what a client sent, a crash ends it"
             ));
         }
         return out;
@@ -194,6 +193,6 @@ mod tests {
         assert!(sentences(&facts).join("\n").contains("2 POSIX timers"), "a log does not bring them back");
         assert!(!sentences(&facts).join("\n").contains("sockets"), "with a log input is fed again");
         facts.status = "Name:\tx\nThreads:\t5\n".into();
-        assert!(sentences(&facts).join("\n").contains("its 4 other threads"), "they are not logged");
+        assert!(sentences(&facts).join("\n").contains("of 4 others"), "they are not logged");
     }
 }

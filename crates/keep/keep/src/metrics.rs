@@ -72,13 +72,14 @@ fn text(rows: &[Row]) -> String {
     metric("checkpoints_put_off_total", "counter", "Checkpoints put off: a call was under way.", &|r| {
         one(r.figures.put_off as f64)
     });
-    metric("pause_seconds", "gauge", "How long a checkpoint stops the program.", &|r| {
+    metric("pause_seconds", "summary", "How long a checkpoint stops the program, of the last 4096.", &|r| {
         let [p50, p99] = [r.figures.pause_p50_us, r.figures.pause_p99_us].map(|us| us / 1e6);
         vec![(",quantile=\"0.5\"".into(), p50), (",quantile=\"0.99\"".into(), p99)]
     });
     metric("pages_total", "counter", "Pages copied.", &|r| one(r.figures.pages as f64));
     metric("held_bytes", "gauge", "Memory held for pages of checkpoints.", &|r| one(r.figures.held_bytes as f64));
     metric("hangs_total", "counter", "Hangs that another process has found.", &|r| one(r.figures.hangs as f64));
+    metric("restarts_total", "counter", "Starts after a death.", &|r| one(r.figures.restarts as f64));
     metric("crashes_total", "counter", "Crashes and hangs, by the way of recovery.", &|r| {
         let by_rung = RUNGS.iter().zip(r.figures.by_rung);
         by_rung.map(|(rung, count)| (format!(",rung=\"{rung}\""), count as f64)).collect()
@@ -94,6 +95,7 @@ fn text(rows: &[Row]) -> String {
 mod tests {
     use super::*;
     use crate::report::Figures;
+    use std::process::{Command, Stdio};
 
     #[test]
     fn a_port_alone_is_on_loopback() {
@@ -112,5 +114,27 @@ mod tests {
             counter\norbit_keep_checkpoints_total{pid=\"4711\",program=\"a\\\"b\"} 7\n"
         ));
         assert!(text.contains("orbit_keep_crashes_total{pid=\"4711\",program=\"a\\\"b\",rung=\"drop\"} 1\n"));
+    }
+    #[test]
+    fn the_page_passes_promtool() {
+        let row = |pid| Row {
+            pid,
+            name: "a\"b\\c\nd".into(),
+            mode: "log".into(),
+            is_kept: true,
+            generations: 2,
+            figures: Figures { pause_p99_us: 1.5, ..Figures::default() },
+        };
+        let page = text(&[row(4711), row(4712)]);
+        let mut promtool = Command::new("promtool");
+        promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let Ok(mut child) = promtool.spawn() else {
+            println!("SKIP: needs promtool (Debian's prometheus)");
+            return;
+        };
+        child.stdin.take().expect("a pipe").write_all(page.as_bytes()).expect("read");
+        let done = child.wait_with_output().expect("a child");
+        let said = [&done.stdout[..], &done.stderr[..]].map(String::from_utf8_lossy).concat();
+        assert!(done.status.success() && said.is_empty(), "{said}\n{page}");
     }
 }

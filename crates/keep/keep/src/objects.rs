@@ -67,7 +67,7 @@ pub(crate) struct Objects {
     session: i64,
     /// The stack for signals of the thread that makes the calls.
     pub stack: (i32, [u64; 3]),
-    pending: Vec<[u64; 16]>,
+    pub pending: Vec<[u64; 16]>,
 }
 
 fn words<const N: usize>(batch: &Batch, at: usize) -> [u64; N] {

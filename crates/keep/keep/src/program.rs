@@ -1,5 +1,6 @@
 //! Starting the program with the library of its side, and its end.
 
+use crate::attach::FATAL;
 use crate::error::Error;
 use crate::shared::Shared;
 use orbit_linux::child::Exit;
@@ -28,8 +29,8 @@ pub(crate) struct Program {
 
 impl Program {
     /// Starts `command`, whose first word is the program, with its side loaded. Signals that this
-    /// thread blocks are open in it.
-    pub fn start(command: &[OsString], shared: &Arc<Shared>) -> Result<Program, Error> {
+    /// thread blocks are open in it. `mark`: see [`orbit_family::Others::mark`].
+    pub fn start(command: &[OsString], shared: &Arc<Shared>, mark: Option<(u64, u64)>) -> Result<Program, Error> {
         let bytes = if shared.has_log() { LIBRARY } else { PLAIN };
         let mut library =
             File::from(memfd::create("orbit-keep-side", bytes.len(), false).map_err(Error::io("making the library"))?);
@@ -44,6 +45,9 @@ impl Program {
             preload.push(others);
         }
         run.env("LD_PRELOAD", preload).env("ORBIT_KEEP", format!("/proc/{me}/fd/{}", shared.fd()));
+        if let Some(mark) = mark {
+            orbit_family::marked(&mut run, mark);
+        }
         let its = Arc::clone(shared);
         // SAFETY: what runs in the child makes system calls and writes a word of shared memory; it
         // neither allocates nor locks.
@@ -82,6 +86,8 @@ pub(crate) enum Kind {
     Static,
     /// It runs with other rights than its caller.
     OtherUser,
+    /// It exits, or has exited: what it was is not known.
+    Gone,
 }
 
 /// What a process that has just begun is.
@@ -89,13 +95,18 @@ pub(crate) fn kind(pid: i32) -> Kind {
     const SET_ID: u32 = libc::S_ISUID | libc::S_ISGID;
     let path = format!("/proc/{pid}/exe");
     let (user, group) = host::real_user_and_group();
-    let Ok(meta) = std::fs::metadata(&path) else { return Kind::OtherUser };
+    let meta = match std::fs::metadata(&path) {
+        Ok(meta) => meta,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => return Kind::Gone,
+        Err(_) => return Kind::OtherUser,
+    };
     let (by_user, by_group) = (meta.mode() & libc::S_ISUID != 0, meta.mode() & libc::S_ISGID != 0);
     if meta.mode() & SET_ID != 0 && ((by_user && meta.uid() != user) || (by_group && meta.gid() != group)) {
         return Kind::OtherUser;
     }
     match File::open(path).map(|file| has_interpreter(&file)) {
         Ok(Some(false)) => Kind::Static,
+        Err(e) if e.kind() == io::ErrorKind::NotFound => Kind::Gone,
         _ => Kind::Dynamic,
     }
 }
@@ -127,6 +138,27 @@ pub(crate) struct End {
     pub signal: Option<i32>,
 }
 
+/// The end of a program's run under a keeper.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    /// Nothing where it cannot be known.
+    pub end: Option<End>,
+    /// Whether it is to be started again, and nothing of it is left.
+    pub again: bool,
+}
+
+impl End {
+    /// The end of a program whose crash by signal `first` was given up: of another fatal signal it
+    /// died only because it was put back half-way.
+    pub fn of_crash(self, first: Option<i32>) -> End {
+        let is_fatal = |signal: &i32| FATAL.contains(signal);
+        match first.filter(is_fatal).filter(|_| self.signal.as_ref().is_some_and(is_fatal)) {
+            Some(first) => End { code: u8::try_from(128 + first).unwrap_or(u8::MAX), signal: Some(first) },
+            None => self,
+        }
+    }
+}
+
 impl From<ExitStatus> for End {
     fn from(status: ExitStatus) -> End {
         End { code: code(status), signal: status.signal() }
@@ -155,4 +187,21 @@ pub(crate) fn end_of_zombie(pid: i32) -> Option<End> {
 /// The exit status for a program that could not be started, as shells have it.
 pub(crate) fn not_started(error: &io::Error) -> u8 {
     if error.kind() == io::ErrorKind::NotFound { 127 } else { 126 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shared::CrashReport;
+
+    #[test]
+    fn a_crash_that_was_given_up_is_how_it_ends() {
+        let by = |signal: i32| End { code: 128 + signal as u8, signal: Some(signal) };
+        let end = |end: End, first| end.of_crash(first).signal;
+        assert_eq!(end(by(libc::SIGSYS), Some(libc::SIGSEGV)), Some(libc::SIGSEGV));
+        assert_eq!(end(by(libc::SIGSYS), None), Some(libc::SIGSYS));
+        assert_eq!(end(by(libc::SIGKILL), Some(libc::SIGSEGV)), Some(libc::SIGKILL), "by hand");
+        assert_eq!(end(by(libc::SIGBUS), Some(CrashReport::HANG)), Some(libc::SIGBUS));
+        assert_eq!(end(End { code: 3, signal: None }, Some(libc::SIGSEGV)), None);
+    }
 }

@@ -110,6 +110,13 @@ pub enum Event {
         /// Why.
         why: String,
     },
+    /// The program has died and is about to be started again.
+    Restart {
+        /// Restarts up to and with this one.
+        number: u64,
+        /// The pause before it, in ms.
+        pause_ms: f64,
+    },
     /// Something of the program that is not rolled back.
     Limit {
         /// A sentence.
@@ -140,14 +147,16 @@ pub struct Figures {
     pub checkpoints: u64,
     /// Checkpoints put off since a call was under way or the program was dying.
     pub put_off: u64,
-    /// How long the program stood still for a checkpoint, in us.
+    /// Half of the checkpoints made the program stand still for no longer, in us.
     pub pause_p50_us: f64,
-    /// The same.
+    /// 99 of 100 did so for no longer, in us.
     pub pause_p99_us: f64,
     /// Pages copied in all.
     pub pages: u64,
     /// Bytes of pages held now.
     pub held_bytes: u64,
+    /// Starts after a death: `--restart`.
+    pub restarts: u64,
     /// Crashes.
     pub crashes: u64,
     /// Hangs that another process has found.
@@ -162,6 +171,7 @@ pub struct Figures {
 
 #[derive(Serialize)]
 struct Line<'a> {
+    /// Seconds since 1970.
     time: f64,
     /// The process that it is about.
     pid: i32,
@@ -295,6 +305,9 @@ fn sentence(event: &Event) -> Option<String> {
              on descriptor {fd}: not put back so"
         ),
         Event::GaveUp { why } => format!("given up: {why}; it dies of its signal"),
+        Event::Restart { number, pause_ms } => {
+            format!("restart {number}, in {:.1} s: what was only in its memory is lost", pause_ms / 1e3)
+        }
         Event::Warning { text } | Event::Limit { text } => text.clone(),
         Event::Exited { figures, .. } if figures.crashes == 0 => return None,
         Event::Exited { status, figures } => format!(
@@ -312,4 +325,61 @@ fn sentence(event: &Event) -> Option<String> {
 /// Milliseconds.
 pub(crate) fn ms(duration: Duration) -> f64 {
     duration.as_secs_f64() * 1e3
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An event of each kind, with every field that may be missing once there and once not.
+    fn each() -> Vec<Event> {
+        let (text, number) = (|| "x".to_owned(), 1);
+        let crash = |address, sender| Event::Crash {
+            tid: 2,
+            thread: text(),
+            signal: "SIGSEGV".to_owned(),
+            address,
+            sender,
+            ip: "0x1".to_owned(),
+            place: text(),
+            number,
+        };
+        let recovered = |restored| Event::Recovered {
+            rung: Rung::Drop,
+            exact: false,
+            lost: vec![text()],
+            reset: vec![text()],
+            calls: 1,
+            checkpoint_age_ms: 0.5,
+            ms: 0.5,
+            stopped_ms: 0.5,
+            restored,
+        };
+        vec![
+            Event::Kept { log: true },
+            crash(Some("0x0".to_owned()), None),
+            crash(None, Some(3)),
+            Event::Hang { tid: 2, thread: text(), place: text(), why: text(), number },
+            Event::Stack { number, frames: vec![text()] },
+            Event::Attempt { rung: Rung::Environment, checkpoint_age_ms: 0.5, stopped_ms: 0.5 },
+            Event::Diverged { asked: (1, -1), logged: (2, 3) },
+            Event::Differed { replies: 1, lines: 2, fd: 3 },
+            recovered(Restored::default()),
+            recovered(Restored { left: vec![text()], ..Restored::default() }),
+            Event::GaveUp { why: text() },
+            Event::Restart { number, pause_ms: 0.5 },
+            Event::Limit { text: text() },
+            Event::Warning { text: text() },
+            Event::Exited { status: None, figures: Figures::default() },
+            Event::Exited { status: Some(139), figures: Figures::default() },
+        ]
+    }
+
+    #[test]
+    fn each_event_is_described() {
+        for event in &each() {
+            let line = serde_json::to_value(Line { time: 0.5, pid: 1, event }).expect("JSON");
+            orbit_testing::described("keep-events", line);
+        }
+    }
 }

@@ -48,8 +48,12 @@ pub struct Restored {
     pub descriptors_opened: usize,
     /// Signal actions, timers and settings that were set again.
     pub objects: usize,
-    /// Connections from which the program had read since, and that were reset.
+    /// Connections that had moved since, and were reset or are closed.
     pub connections_reset: usize,
+    /// Outputs since to files open for appending, which are cut, and to stderr.
+    pub appended: u64,
+    /// Handlers of signals that had run since.
+    pub signals_handled: u64,
     /// Files open for appending that were not cut, for other processes append to them too.
     pub files_not_cut: usize,
     /// What could not be put back.
@@ -280,13 +284,17 @@ fn thread_objects(
 }
 
 /// How a rollback ends.
-pub(crate) struct Last<F> {
+pub(crate) struct Last<'a, F> {
     /// The thread whose registers come last.
     pub crashed: i32,
     /// Stacks for signals that were set up to now.
     pub stacks: Option<u32>,
     /// What cannot be put back is an error.
     pub is_exact: bool,
+    /// A replay follows, and proves that the program does again what it has done since.
+    pub is_proven: bool,
+    /// Connections by TCP that were closed since, by their numbers.
+    pub closed: &'a [i32],
     /// With a log: the serving thread, and how it is confined while it replays.
     pub confined: Option<(i32, Dispatch)>,
     /// Runs before that thread gets its registers.
@@ -301,9 +309,9 @@ pub(crate) fn all(
     history: &History<State>,
     differ: Vec<u64>,
     outside: Option<&Beside<'_, (Outside, Vec<FileState>)>>,
-    last: Last<impl FnOnce()>,
+    last: Last<'_, impl FnOnce()>,
 ) -> Result<Restored, Error> {
-    let Last { crashed, stacks, is_exact, confined, work: last } = last;
+    let Last { crashed, stacks, is_exact, is_proven, closed, confined, work: last } = last;
     let mut done = Restored::default();
     let Some(checkpoint) = history.newest() else { return Err(Error::Unkept("there is no checkpoint".into())) };
     let state = &checkpoint.state;
@@ -320,14 +328,14 @@ pub(crate) fn all(
     // own.
     outside.into_iter().for_each(Beside::start);
     memory(stopped, tracker, history, differ, &mut done)?;
-    if outside.is_some() {
+    if !is_proven {
         forget_secrets(stopped, tracker)?;
     }
     if let (Some(Some(batch)), Some(objects), Some(outside)) =
         (batch.as_deref_mut().map(Option::as_mut), &state.objects, outside)
     {
         let (outside, files) = outside.result();
-        files::restore(stopped, batch, &state.files, files, &mut done)?;
+        files::restore(stopped, batch, &state.files, files, closed, &mut done)?;
         if !is_exact {
             done.left.extend(files::not_rolled_back(&state.files));
         }

@@ -3,11 +3,12 @@
 
 use crate::error::Error;
 use crate::layout::{AGAIN, Both, CrashState, Handlers, MAGIC, Mode, NOWHERE, News, Orders, PAGE, Rule, VERSION};
+use crate::log::{FIRST_LOG, LogEntry, grown};
 use crate::marks::made_in_a_replay;
 use crate::rules::{Calls, Rules};
 use orbit_linux::map::{Mapping, populate_write};
 use orbit_linux::ptrace::state::Dispatch;
-use orbit_linux::{futex, memfd};
+use orbit_linux::{clock, futex, memfd};
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
@@ -67,6 +68,8 @@ pub(crate) struct LogState {
     pub last_input: Option<u64>,
     /// Depth of logged calls of the serving thread.
     pub busy: u32,
+    /// When that was, as the kernel dates files: ns of the real-time clock.
+    pub at: u64,
 }
 
 /// What replays have done since the program began. Its own words: for reports only.
@@ -80,66 +83,12 @@ pub(crate) struct Counts {
     pub other_lines: u64,
 }
 
-/// The head of an entry of the log, as the program has written it.
-struct LogEntry {
-    nr: u32,
-    fd: i32,
-    ret: u64,
-    hash: u64,
-    /// Where the next one is.
-    next: u64,
-}
-
-impl LogEntry {
-    /// Whether the call has changed nothing that another process can see. What is not known to be
-    /// so is taken to have.
-    fn only_asks(&self) -> bool {
-        const TURN: i64 = 2002;
-        const PEEK: i64 = 1000;
-        const ASKS: [i64; 33] = [
-            libc::SYS_read,
-            libc::SYS_pread64,
-            libc::SYS_readv,
-            libc::SYS_recvfrom,
-            libc::SYS_recvfrom + PEEK,
-            libc::SYS_recvmsg,
-            libc::SYS_recvmsg + PEEK,
-            libc::SYS_getpeername,
-            libc::SYS_getsockname,
-            libc::SYS_getsockopt,
-            libc::SYS_epoll_wait,
-            libc::SYS_epoll_pwait,
-            libc::SYS_epoll_ctl,
-            libc::SYS_poll,
-            libc::SYS_ppoll,
-            libc::SYS_select,
-            libc::SYS_pselect6,
-            libc::SYS_fstat,
-            libc::SYS_newfstatat,
-            libc::SYS_stat,
-            libc::SYS_lstat,
-            libc::SYS_statx,
-            libc::SYS_access,
-            libc::SYS_lseek,
-            libc::SYS_clock_gettime,
-            libc::SYS_gettimeofday,
-            libc::SYS_time,
-            libc::SYS_nanosleep,
-            libc::SYS_getrusage,
-            libc::SYS_getrandom,
-            libc::SYS_fdatasync,
-            libc::SYS_fsync,
-            TURN,
-        ];
-        self.hash == 0 && ASKS.contains(&i64::from(self.nr))
-    }
-}
-
 /// The shared memory. May be used from any thread.
 pub(crate) struct Shared {
     file: File,
     map: Mapping,
-    log_bytes: u64,
+    /// What the log may grow to, in bytes.
+    log_space: u64,
     /// All of it, where there is a log: only to have its memory made.
     whole: Option<Mapping>,
     /// Bytes of the log whose memory was made.
@@ -147,16 +96,18 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    /// Makes one with a log of `log_bytes` (a power of two of at least 1 MiB; 0: none).
-    pub fn new(log_bytes: u64, handlers: Handlers) -> io::Result<Shared> {
-        let len = 3 * PAGE + STACK_BYTES + log_bytes as usize;
+    /// Makes one with a log that may grow to `log_space` bytes (a power of two of at least 1 MiB;
+    /// 0: none).
+    pub fn new(log_space: u64, handlers: Handlers) -> io::Result<Shared> {
+        let len = 3 * PAGE + STACK_BYTES + log_space as usize;
         let fd = memfd::create("orbit-keep", len, true)?;
         memfd::seal_size(fd.as_fd())?;
         let map = Mapping::shared(fd.as_fd(), 3 * PAGE, true, true)?;
-        let whole = if log_bytes == 0 { None } else { Some(Mapping::shared(fd.as_fd(), len, true, false)?) };
-        let shared = Shared { file: File::from(fd), map, log_bytes, whole, prepared: AtomicU64::new(0) };
+        let whole = if log_space == 0 { None } else { Some(Mapping::shared(fd.as_fd(), len, true, false)?) };
+        let shared = Shared { file: File::from(fd), map, log_space, whole, prepared: AtomicU64::new(0) };
         let orders = shared.orders();
-        orders.log_bytes.store(log_bytes, SeqCst);
+        orders.log_space.store(log_space, SeqCst);
+        orders.log_bytes.store(log_space.min(FIRST_LOG), SeqCst);
         orders.stack_bytes.store(STACK_BYTES as u64, SeqCst);
         orders.version.store(VERSION, SeqCst);
         orders.handlers.store(handlers as u32, SeqCst);
@@ -177,7 +128,7 @@ impl Shared {
             2 => Handlers::Last,
             _ => Handlers::Auto,
         };
-        Shared::new(self.log_bytes, handlers)
+        Shared::new(self.log_space, handlers)
     }
 
     /// Children of the program are kept, with this memory.
@@ -258,7 +209,7 @@ impl Shared {
     }
 
     pub fn has_log(&self) -> bool {
-        self.log_bytes != 0
+        self.log_space != 0
     }
 
     /// Whether this memory is among a program's mappings: not after it has executed another
@@ -372,6 +323,8 @@ impl Shared {
         orders.locks.store(rules.locks, SeqCst);
         orders.rules.store(1, SeqCst);
         orders.moments.store(if serves { rules.begins.calls } else { 0 }, SeqCst);
+        // It grows with checkpoints, of which there is one for life.
+        orders.log_bytes.store(self.log_space, SeqCst);
     }
 
     /// It serves no requests: it leaves request mode.
@@ -507,19 +460,20 @@ impl Shared {
         let head = both.head.load(SeqCst);
         let input = both.last_input.load(SeqCst);
         let busy = self.busy();
-        if head < oldest || head - oldest > self.log_bytes || !head.is_multiple_of(8) || busy > 64 {
+        if head < oldest || head - oldest > self.log_bytes() || !head.is_multiple_of(8) || busy > 64 {
             return Err(Error::Unkept(format!(
                 "the log ends at {head}, which is not within {} bytes from {oldest} on: the program has written over \
                  it",
-                self.log_bytes
+                self.log_bytes()
             )));
         }
-        Ok(LogState { head, last_input: (input < head).then_some(input), busy })
+        let at = clock::ns_of(libc::CLOCK_REALTIME_COARSE).unwrap_or(0);
+        Ok(LogState { head, last_input: (input < head).then_some(input), busy, at })
     }
 
     /// Bytes of the log after this position.
     pub fn log_used_since(&self, position: u64) -> u64 {
-        self.both().head.load(SeqCst).saturating_sub(position).min(self.log_bytes)
+        self.both().head.load(SeqCst).saturating_sub(position).min(self.log_bytes())
     }
 
     /// Has the memory made that the log comes to next in its first round, so that the program does
@@ -527,8 +481,8 @@ impl Shared {
     pub fn prepare_log(&self) {
         let Some(whole) = &self.whole else { return };
         // Whatever the program has written there: within the log.
-        let head = self.both().head.load(SeqCst).min(self.log_bytes);
-        let end = (head + head.min(AHEAD)).min(self.log_bytes) / LEAST_PREPARED * LEAST_PREPARED;
+        let head = self.both().head.load(SeqCst).min(self.log_bytes());
+        let end = (head + head.min(AHEAD)).min(self.log_bytes()) / LEAST_PREPARED * LEAST_PREPARED;
         let done = self.prepared.load(SeqCst).max(head / LEAST_PREPARED * LEAST_PREPARED);
         if end > done {
             let front = (3 * PAGE + STACK_BYTES) as u64;
@@ -543,8 +497,24 @@ impl Shared {
         self.mode() != Mode::Off as u32
     }
 
+    /// Size of the log now.
     pub fn log_bytes(&self) -> u64 {
-        self.log_bytes
+        self.orders().log_bytes.load(SeqCst)
+    }
+
+    /// Whether a call waits for room in the log.
+    pub fn is_log_wanted(&self) -> bool {
+        self.news().wanted.load(SeqCst) != 0
+    }
+
+    /// Has the log grow if a checkpoint comes late in it: `used` bytes after the one before; or if
+    /// a call waits for half of it. Whether it did: then nothing before this
+    /// checkpoint is found in it any more. The program stands still at a safe point.
+    pub fn grow_log(&self, used: u64) -> bool {
+        let (now, wanted) = (self.log_bytes(), self.news().wanted.load(SeqCst));
+        let size = grown(now, self.log_space, used.max(wanted));
+        self.orders().log_bytes.store(size, SeqCst);
+        size != now
     }
 
     /// Calls are logged from here on; what a replay has left over is forgotten. The program stands
@@ -587,6 +557,8 @@ impl Shared {
         orders.replay.fetch_add(1, SeqCst);
         orders.drop_at.store(drop_at.unwrap_or(NOWHERE), SeqCst);
         orders.known_ip.store(known_ip, SeqCst);
+        // A request is replayed with the files that there are now.
+        orders.since.store(if self.has_moments() { NOWHERE } else { log.at }, SeqCst);
         both.cursor.store(log.head, SeqCst);
         both.last_input.store(log.last_input.unwrap_or(NOWHERE), SeqCst);
         if self.has_moments() {
@@ -625,13 +597,15 @@ impl Shared {
     fn entry_at(&self, position: u64) -> Option<LogEntry> {
         let front = (3 * PAGE + STACK_BYTES) as u64;
         let mut head = [0u8; ENTRY_BYTES as usize];
-        let at = position % self.log_bytes;
-        let first = (self.log_bytes - at).min(ENTRY_BYTES) as usize;
+        // An entry at the end of what is used now continues behind it; only at the end of the space
+        // it continues at the begin.
+        let at = position % self.log_bytes();
+        let first = (self.log_space - at).min(ENTRY_BYTES) as usize;
         self.file.read_exact_at(&mut head[..first], front + at).ok()?;
         self.file.read_exact_at(&mut head[first..], front).ok()?;
         let word = |at: usize| u64::from_ne_bytes(head[at..at + 8].try_into().unwrap_or_default());
         let bytes = word(16) & 0xffff_ffff;
-        let next = position + ENTRY_BYTES + bytes.min(self.log_bytes / 4).next_multiple_of(8);
+        let next = position + ENTRY_BYTES + bytes.min(self.log_space / 4).next_multiple_of(8);
         Some(LogEntry { nr: word(0) as u32, fd: (word(0) >> 32) as i32, ret: word(8), hash: word(24), next })
     }
 

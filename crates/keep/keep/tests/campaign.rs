@@ -38,11 +38,14 @@ fn crash_nginx(kind: Kind) {
     let nginx = Nginx::start(&format!("campaign-nginx-{kind:?}"), &module, &["--every", "500ms"]);
     let outcome = run(&nginx, kind, crashes(), 3, Random::from_environment());
     check(kind, &outcome);
-    // Ruined for longer than every checkpoint, or where no replay can be proven, a worker is given
-    // up, which is reported; its master makes another one. Most are put back.
+    // A ruined worker may write alerts to its log before it crashes, which no replay of a healthy
+    // one gives out; or it is ruined for longer than every checkpoint. Then it is given up, which
+    // is reported, and its master makes another one. How often is for chance to decide: it has a
+    // bound only where there are many.
     let given_up = if kind == Kind::Zeroed { common::count(nginx.events(), "gave-up") } else { 0 };
     println!("{given_up} workers were given up");
-    assert!(given_up <= 1 + crashes() / 4, "{given_up} workers were given up: {}", outcome.text());
+    let is_many = outcome.crashes >= 100;
+    assert!(!is_many || given_up <= outcome.crashes / 4, "{given_up} workers were given up: {}", outcome.text());
     assert!(given_up > 0 || nginx.has_kept_its_worker(), "the same worker: {}", outcome.text());
     if kind != Kind::Zeroed {
         assert_eq!(nginx.stop(), Some(0), "its own status");

@@ -72,6 +72,25 @@ fn a_static_program_is_kept_from_its_start() {
 }
 
 #[test]
+fn a_static_program_that_exits_at_once_has_its_own_status() {
+    if lacks("cc") || lacks_tracking() {
+        return;
+    }
+    let scratch = Scratch::new("faults-at-once");
+    let (source, program) = (scratch.join("well.c"), scratch.join("well"));
+    fs::write(&source, "int main(void) { return 7; }\n").expect("written");
+    let built = Command::new("cc").args(["-static", "-o"]).arg(&program).arg(&source).status();
+    assert!(built.expect("cc").success());
+    // It may exit before, while and after its handlers are put into it.
+    for _ in 0..20 {
+        let kept = Command::new(KEEP).arg("--").arg(&program).output().expect("orbit-keep");
+        let said = String::from_utf8_lossy(&kept.stderr);
+        assert_eq!(kept.status.code(), Some(WELL), "{said}");
+        assert!(!said.contains("not kept"), "{said}");
+    }
+}
+
+#[test]
 fn a_program_that_unmaps_the_keepers_memory_is_put_back() {
     if lacks("cc") || lacks_tracking() {
         return;

@@ -6,8 +6,6 @@ mod common;
 use common::{KEEP, Redis, events, lacks, lacks_tracking, until};
 use std::io::{Read, Write};
 use std::net::TcpStream;
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::{SocketAddr, UnixListener};
 use std::process::Command;
 
 fn status(json: bool) -> String {
@@ -55,8 +53,7 @@ fn status_metrics_and_stacks() {
 #[test]
 fn a_keeper_of_another_version_is_named() {
     let own = std::process::id();
-    let address = SocketAddr::from_abstract_name(format!("orbit-keep/{own}")).expect("a name");
-    let listener = UnixListener::bind_addr(&address).expect("no keeper has this process' number");
+    let (listener, _file) = orbit_console::control::listen("keep").expect("no keeper has this process' number");
     // The other test's commands ask it as well: it ends with this process.
     std::thread::spawn(move || {
         for peer in listener.incoming() {

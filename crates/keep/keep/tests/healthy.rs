@@ -1,5 +1,5 @@
 //! A program that nothing is wrong with does under a keeper what it does without: vectors of many
-//! pieces, changed users, and, without a log, cancelled threads.
+//! pieces, changed users, cancelled threads, handlers of signals that it sends to itself.
 
 mod common;
 
@@ -20,7 +20,7 @@ fn calls_do_what_they_do_without_a_keeper() {
     for (options, how) in [(&["--log"][..], "log"), (&["--every", "20ms"], "plain")] {
         let log = scratch.join(how);
         let mut command = Command::new(KEEP);
-        command.args(options).arg("--events").arg(&log).arg("--").arg(&program).arg(how);
+        command.args(options).arg("--events").arg(&log).arg("--").arg(&program);
         let mut keeper = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("orbit-keep");
         until("it is kept", || (count(&log, "kept") > 0).then_some(()));
         keeper.stdin.take().expect("a pipe").write_all(b"x").expect("sent");

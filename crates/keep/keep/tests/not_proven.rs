@@ -38,8 +38,15 @@ while True:
     if command == b"p":      # a poison, and something has gone out since it was read
         if how == "answers": client.sendall(b"poison ")
         ctypes.string_at(0)
+    if command == b"s":      # sleeps by a call that is in no log, in a replay too
+        ctypes.CDLL(None).syscall(35, (ctypes.c_long * 2)(5, 300_000_000), None)
+    # computes without end where a file is, which is asked by a call that is in no log
+    if command == b"e" and ctypes.CDLL(None).syscall(21, (folder + "/endless").encode(), 0) == 0:
+        while True: pass
     if command == b"d":      # what it answers is in no log
-        client.sendall(b"%f " % os.times().elapsed)
+        now = ctypes.create_string_buffer(16)
+        ctypes.CDLL(None).syscall(228, 1, now)
+        client.sendall(b"%d " % int.from_bytes(now.raw[8:], sys.byteorder))
         continue
     client.sendall(b"%d " % done)
 "#;
@@ -118,6 +125,27 @@ fn a_replay_that_is_proven_continues() {
     assert_eq!(status.code(), Some(7), "its own status");
 }
 
+/// At any moment of it: also while the program waits for the verdict on its replay, or has just had
+/// it.
+#[test]
+fn signals_that_come_while_it_is_put_back_are_other_crashes() {
+    if is_missing() {
+        return;
+    }
+    let bursts = if std::env::var_os("ORBIT_TEST_FULL").is_some() { 1000 } else { 60 };
+    let mut server = start("bursts", "plain", &["--log", "--every", "200ms", "-q"]);
+    for burst in 1..=bursts {
+        for pause in [0, burst * 37 % 4000, burst * 61 % 4000] {
+            std::thread::sleep(std::time::Duration::from_micros(pause));
+            server.kill();
+        }
+        assert_eq!(ask(&mut server.client, b'x'), burst.to_string(), "nothing is lost or hangs");
+    }
+    drop(server.client);
+    let status = until("it ends", || server.keeper.try_wait().expect("a child"));
+    assert_eq!(status.code(), Some(7), "its own status");
+}
+
 #[test]
 fn a_replay_that_gives_out_other_bytes_is_not_continued() {
     if is_missing() {
@@ -125,16 +153,54 @@ fn a_replay_that_gives_out_other_bytes_is_not_continued() {
     }
     let mut server = start("differs", "plain", &["--log", "--every", "60s"]);
     assert_eq!(ask(&mut server.client, b'x'), "1");
-    // The kernel's ticks, by a call that is in no log.
+    // The clock's nanoseconds, by a call that is in no log.
     let ticks = ask(&mut server.client, b'd');
-    assert!(ticks.parse::<f64>().is_ok(), "{ticks}");
+    assert!(ticks.parse::<u64>().is_ok(), "{ticks}");
     // From here on another answer would be given.
     std::thread::sleep(std::time::Duration::from_millis(50));
     server.kill();
     let mut rest = String::new();
     let _ = server.client.read_to_string(&mut rest);
     assert_eq!(rest, "", "nothing of the replays was sent");
-    assert!(count(&server.scratch.join("events"), "differed") > 0);
+    let log = server.scratch.join("events");
+    assert!(count(&log, "differed") > 0);
+    // A signal from outside is one crash, whatever is tried.
+    assert!(count(&log, "attempt") <= 8, "each rung is tried once");
+    server.ends_by_its_crash();
+}
+
+#[test]
+fn a_recovery_ends_in_time() {
+    if is_missing() {
+        return;
+    }
+    let mut server = start("slow", "plain", &["--log", "--every", "60s"]);
+    assert_eq!(ask(&mut server.client, b's'), "1");
+    assert!(ask(&mut server.client, b'd').parse::<u64>().is_ok());
+    server.kill();
+    let mut rest = String::new();
+    let _ = server.client.read_to_string(&mut rest);
+    let all = events(&server.scratch.join("events"));
+    let why = all.iter().find(|e| e["event"] == "gave-up").and_then(|e| e["why"].as_str()).unwrap_or_default();
+    assert!(why.contains("it has not come back within"), "{why}");
+    assert_eq!(all.iter().filter(|e| e["event"] == "attempt").count(), 1);
+    server.ends_by_its_crash();
+}
+
+#[test]
+fn a_replay_without_end_is_given_up() {
+    if is_missing() {
+        return;
+    }
+    let mut server = start("endless", "plain", &["--log", "--every", "60s"]);
+    assert_eq!(ask(&mut server.client, b'e'), "1");
+    std::fs::write(server.scratch.join("endless"), "").expect("written");
+    server.kill();
+    let mut rest = String::new();
+    let _ = server.client.read_to_string(&mut rest);
+    let all = events(&server.scratch.join("events"));
+    let why = all.iter().find(|e| e["event"] == "gave-up").and_then(|e| e["why"].as_str()).unwrap_or_default();
+    assert!(why.contains("its replay has not ended within"), "{why}");
     server.ends_by_its_crash();
 }
 
@@ -203,10 +269,13 @@ fn without_a_log_what_has_answered_ends_by_its_crash() {
 }
 
 #[test]
-fn best_effort_is_refused_where_random_numbers_could_be_used_twice() {
-    let run = Command::new(KEEP).args(["--state", "best-effort", "--", "true"]).output().expect("runs");
-    let said = String::from_utf8_lossy(&run.stderr);
-    assert!(run.status.code() == Some(125) && said.contains("--allow-repeats"), "{said}");
+fn states_below_exact_are_refused_where_random_numbers_could_be_used_twice() {
+    for options in [["--state", "independent"], ["--state", "best-effort"], ["--log", "--requests"]] {
+        let run = Command::new(KEEP).args(options).args(["--", "true"]).output().expect("runs");
+        let said = String::from_utf8_lossy(&run.stderr);
+        let is_named = said.contains("--allow-repeats") && said.contains(options[1]);
+        assert!(run.status.code() == Some(125) && is_named, "{said}");
+    }
     let run = Command::new(KEEP)
         .args(["--log", "--state", "best-effort", "--allow-repeats", "--", "true"])
         .output()

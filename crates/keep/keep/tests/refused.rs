@@ -102,3 +102,21 @@ fn a_program_that_is_traced() {
     unsafe { libc::kill(pid, libc::SIGKILL) };
     drop(keeper);
 }
+
+/// As with a glibc older than that of the build: the loader ends the program, which says so in its
+/// own words.
+#[test]
+fn a_program_whose_loader_does_not_take_the_library() {
+    if lacks("musl-gcc") || lacks_tracking() {
+        return;
+    }
+    let scratch = Scratch::new("refused-musl");
+    let (source, program) = (scratch.join("well.c"), scratch.join("well"));
+    fs::write(&source, "int main(void) { return 0; }\n").expect("written");
+    assert!(Command::new("musl-gcc").arg(&source).arg("-o").arg(&program).status().expect("musl-gcc").success());
+    assert!(Command::new(&program).status().expect("it runs").success());
+    let output = Command::new(KEEP).arg("--").arg(&program).output().expect("orbit-keep");
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(127), "{said}");
+    assert!(said.contains("before the library of its side came up") && said.contains("another C library"), "{said}");
+}

@@ -72,7 +72,7 @@ impl Kept {
     fn start(scratch: Scratch, rules: &str, command: &[&str]) -> Kept {
         fs::write(scratch.join("rules.toml"), rules).expect("written");
         let keeper = Command::new(KEEP)
-            .args(["--log", "--log-size", "16M", "--family", "--requests"])
+            .args(["--log", "--log-size", "16M", "--family", "--allow-repeats", "--requests"])
             .arg(scratch.join("rules.toml"))
             .arg("--events")
             .arg(scratch.join("events"))
@@ -249,14 +249,15 @@ fn a_mistake_in_the_file_is_named() {
     let scratch = Scratch::new("rules-mistake");
     let file = scratch.join("rules.toml");
     fs::write(&file, "[begins]\ncalls = [\"acept\"]\n").expect("written");
-    let run = Command::new(KEEP).args(["--log", "--requests"]).arg(&file).args(["--", "true"]).output().expect("runs");
+    let options = ["--log", "--allow-repeats", "--requests"];
+    let run = Command::new(KEEP).args(options).arg(&file).args(["--", "true"]).output().expect("runs");
     let said = String::from_utf8_lossy(&run.stderr).into_owned();
     assert!(
         !run.status.success() && said.contains("line 2: begins.calls: \"acept\" is none of accept, poll"),
         "{said}"
     );
     fs::write(&file, PREFORK).expect("written");
-    let run = Command::new(KEEP).args(["--log", "--requests"]).arg(&file).args(["--", "true"]).output().expect("runs");
+    let run = Command::new(KEEP).args(options).arg(&file).args(["--", "true"]).output().expect("runs");
     let said = String::from_utf8_lossy(&run.stderr).into_owned();
     assert!(run.status.code() == Some(125) && said.contains("--family"), "{said}");
 }

@@ -19,6 +19,70 @@ fn ask(socket: &Path, word: &str) -> String {
     answer
 }
 
+/// A number for each request, from a state that must not be used twice: zero in a child of fork, it
+/// is drawn anew where it is zero.
+const DRAWS: &str = r#"
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+int main(int argc, char **argv) {
+    struct sockaddr_un name = {.sun_family = AF_UNIX};
+    strcpy(name.sun_path, argv[argc - 1]);
+    int listener = socket(AF_UNIX, SOCK_STREAM, 0);
+    if (bind(listener, (void *)&name, sizeof name) || listen(listener, 8)) return 2;
+    unsigned long *state = mmap(NULL, 4096, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    madvise(state, 4096, MADV_WIPEONFORK);
+    getrandom(state, sizeof *state, 0);
+    for (;;) {
+        char word[64] = "", answer[64];
+        int client = accept(listener, NULL, NULL);
+        ssize_t got = read(client, word, sizeof word - 1);
+        if (word[0] == 's') return 7;
+        if (word[0] == 'p') *(volatile int *)8 = 1;
+        if (!*state) getrandom(state, sizeof *state, 0);
+        if (got > 0) write(client, answer, sprintf(answer, "%lu", (*state)++));
+        close(client);
+    }
+}
+"#;
+
+#[test]
+fn random_numbers_are_not_given_out_again() {
+    if lacks("cc") || lacks_tracking() {
+        return;
+    }
+    let scratch = Scratch::new("requests-draws");
+    let (program, socket, file) = (scratch.join("draws"), scratch.join("socket"), scratch.join("events"));
+    let source = scratch.join("draws.c");
+    std::fs::write(&source, DRAWS).expect("written");
+    let mut compiler = Command::new("cc");
+    compiler.args(["-O1", "-w", "-D_GNU_SOURCE"]).arg(&source).arg("-o").arg(&program);
+    assert!(compiler.status().expect("cc").success());
+    let mut command = Command::new(KEEP);
+    command
+        .args(["--log", "--requests", "--allow-repeats", "--every", "50ms", "--events"])
+        .arg(&file)
+        .arg("--")
+        .args([&program, &socket]);
+    let mut keeper = command.spawn().expect("orbit-keep");
+    until("it is kept", || (count(&file, "kept") > 0).then_some(()));
+    let mut given = std::collections::BTreeSet::new();
+    for _ in 0..3 {
+        for _ in 0..10 {
+            let number = ask(&socket, "x");
+            assert!(number.parse::<u64>().is_ok_and(|number| number != 0), "{number}");
+            assert!(given.insert(number), "a number was given out twice");
+        }
+        assert_eq!(ask(&socket, "poison"), "", "its connection ends");
+    }
+    assert_eq!(ask(&socket, "stop"), "");
+    assert_eq!(until("it exits", || keeper.try_wait().expect("a child")).code(), Some(7));
+}
+
 #[test]
 fn a_poison_request_is_dropped_and_others_are_answered() {
     if lacks("cc") || lacks_tracking() {
@@ -29,7 +93,7 @@ fn a_poison_request_is_dropped_and_others_are_answered() {
     let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/c/requests.c");
     assert!(Command::new("cc").args(["-O1", source, "-o"]).arg(&program).status().expect("cc").success());
     let mut keeper = Command::new(KEEP)
-        .args(["--log", "--requests", "--every", "50ms", "--events"])
+        .args(["--log", "--requests", "--allow-repeats", "--every", "50ms", "--events"])
         .arg(&file)
         .arg("--")
         .args([&program, &socket])

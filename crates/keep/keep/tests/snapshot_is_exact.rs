@@ -3,27 +3,33 @@
 
 mod common;
 
-use common::{KEEP, PATIENCE, Scratch, count, events, lacks, lacks_tracking, until};
+use common::{Halted, KEEP, PATIENCE, Scratch, checkpoints, count, events, lacks, lacks_tracking, until};
 use std::fs;
 use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
-/// Computes until there is a file, and prints what it has counted to.
+/// Computes until there is a file, with a pipe of its own, and prints what it has counted to.
 const COMPUTES: &str = r#"
 import os, sys
 n = steps = 0
+out, into = os.pipe()
+os.write(into, b"0")
 open(sys.argv[1] + "/made", "w").close()
 while not os.path.exists(sys.argv[1] + "/stop"):
     steps += 1
     n += steps
+    assert int(os.read(out, 99)) == steps - 1
+    os.write(into, b"%d" % steps)
 print("right" if n == steps * (steps + 1) // 2 else "wrong", flush=True)
 sys.exit(7)
 "#;
 
 /// Answers each byte of each connection with how many it has had from it; dies of `p`.
 const SERVES: &str = r#"
-import ctypes, select, socket, sys
+import ctypes, os, select, socket, sys
+own = os.pipe()
 listener = socket.create_server(("127.0.0.1", 0))
 with open(sys.argv[1] + "/made", "w") as made: made.write(str(listener.getsockname()[1]))
 counts = {}
@@ -44,11 +50,19 @@ while True:
         ready.sendall(b"%d " % counts[ready])
 "#;
 
-fn start(scratch: &Scratch, program: &str) -> (Child, i32) {
+fn start(scratch: &Scratch, program: &str, options: &[&str]) -> (Child, i32) {
+    let (keeper, pid) = begin(scratch, program, "50ms", options);
+    another_checkpoint(pid);
+    (keeper, pid)
+}
+
+/// Starts it and waits until it is kept, with a checkpoint `every` so often.
+fn begin(scratch: &Scratch, program: &str, every: &str, options: &[&str]) -> (Child, i32) {
     let log = scratch.join("events");
     let keeper = Command::new(KEEP)
-        .args(["--every", "50ms", "--events"])
+        .args(["--every", every, "--events"])
         .arg(&log)
+        .args(options)
         .args(["--", "/usr/bin/python3", "-c", program])
         .arg(&scratch.0)
         .stdout(fs::File::create(scratch.join("out")).expect("a file"))
@@ -58,7 +72,6 @@ fn start(scratch: &Scratch, program: &str) -> (Child, i32) {
     let kept = until("it is kept", || events(&log).into_iter().find(|e| e["event"] == "kept"));
     let pid = kept["pid"].as_i64().expect("a number") as i32;
     until("it has begun", || fs::read_to_string(scratch.join("made")).ok());
-    another_checkpoint(pid);
     (keeper, pid)
 }
 
@@ -72,15 +85,9 @@ fn is_missing() -> bool {
 
 /// Waits until a checkpoint was taken that began after this call.
 fn another_checkpoint(pid: i32) {
-    let taken = || {
-        let said = Command::new(KEEP).args(["--status", "--json"]).output().expect("orbit-keep").stdout;
-        let all: serde_json::Value = serde_json::from_slice(&said).unwrap_or_default();
-        let mut rows = all["keepers"].as_array()?.iter().flat_map(|k| k["programs"].as_array()).flatten();
-        rows.find(|row| row["pid"] == pid)?["figures"]["checkpoints"].as_u64()
-    };
-    let before = until("it is listed", taken);
-    // One may be under way, and another may have been taken but not published.
-    until("it has another checkpoint", || taken().filter(|now| *now >= before + 12));
+    let before = until("it is listed", || checkpoints(pid));
+    // One may be under way, and others may have been taken and not be shown yet.
+    until("it has another checkpoint", || checkpoints(pid).filter(|now| *now >= before + 12));
 }
 
 #[test]
@@ -89,7 +96,7 @@ fn a_computation_is_put_back() {
         return;
     }
     let scratch = Scratch::new("snapshot-computes");
-    let (mut keeper, pid) = start(&scratch, COMPUTES);
+    let (mut keeper, pid) = start(&scratch, COMPUTES, &[]);
     let log = scratch.join("events");
     for crash in 1..=5 {
         // SAFETY: a child of an own child that lives until that one has reaped it.
@@ -122,7 +129,7 @@ fn a_connection_that_was_only_read_from_is_reset_and_others_stay() {
         return;
     }
     let scratch = Scratch::new("snapshot-serves");
-    let (mut keeper, pid) = start(&scratch, SERVES);
+    let (mut keeper, pid) = start(&scratch, SERVES, &[]);
     let log = scratch.join("events");
     let port: u16 = fs::read_to_string(scratch.join("made")).expect("a port").parse().expect("a number");
     let connect = || {
@@ -150,4 +157,81 @@ fn a_connection_that_was_only_read_from_is_reset_and_others_stay() {
     assert_eq!(ask(&mut other, b'q'), "");
     let status = until("it exits", || keeper.try_wait().expect("a child"));
     assert_eq!(status.code(), Some(7), "its own status");
+}
+
+/// A checkpoint comes as soon as it has answered and is quiet, not only when one is due.
+#[test]
+fn a_server_that_has_answered_is_put_back_exactly() {
+    const EVERY: Duration = Duration::from_secs(10);
+    const ASKED: u32 = 4;
+    if is_missing() {
+        return;
+    }
+    let scratch = Scratch::new("snapshot-quiet");
+    let (mut keeper, pid) = begin(&scratch, SERVES, &format!("{}s", EVERY.as_secs()), &[]);
+    let log = scratch.join("events");
+    let port: u16 = fs::read_to_string(scratch.join("made")).expect("a port").parse().expect("a number");
+    let mut client = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+    client.set_read_timeout(Some(PATIENCE)).expect("set");
+    let begun = Instant::now();
+    for asked in 1..=ASKED {
+        let before = until("it is listed", || checkpoints(pid));
+        assert_eq!(ask(&mut client, b'x'), asked.to_string());
+        until("it has another checkpoint", || checkpoints(pid).filter(|now| *now > before));
+    }
+    // The first of those could be the one that was due; from then on each would take as long.
+    assert!(begun.elapsed() < EVERY * (ASKED - 1), "{:?}", begun.elapsed());
+    // SAFETY: a child of an own child that lives until that one has reaped it.
+    unsafe { libc::kill(pid, libc::SIGSEGV) };
+    let recovered = until("it is put back", || events(&log).into_iter().find(|e| e["event"] == "recovered"));
+    assert_eq!(recovered["exact"], true, "{recovered}");
+    assert_eq!(ask(&mut client, b'x'), (ASKED + 1).to_string());
+    assert_eq!(ask(&mut client, b'q'), "");
+    assert_eq!(until("it exits", || keeper.try_wait().expect("a child")).code(), Some(7), "its own status");
+}
+
+#[test]
+fn with_independent_connections_that_moved_are_reset_and_others_stay() {
+    if is_missing() {
+        return;
+    }
+    let scratch = Scratch::new("snapshot-independent");
+    let (mut keeper, pid) = start(&scratch, SERVES, &["--state", "independent", "--allow-repeats"]);
+    let log = scratch.join("events");
+    let port: u16 = fs::read_to_string(scratch.join("made")).expect("a port").parse().expect("a number");
+    let connect = || {
+        let stream = TcpStream::connect(("127.0.0.1", port)).expect("it listens");
+        stream.set_read_timeout(Some(PATIENCE)).expect("set");
+        stream
+    };
+    let (mut idle, mut moved, mut leaves) = (connect(), connect(), connect());
+    for client in [&mut idle, &mut moved, &mut leaves] {
+        assert_eq!(ask(client, b'x'), "1");
+    }
+    for crash in 1..=3 {
+        another_checkpoint(pid);
+        // All of this has been seen, and is not continued.
+        let halted = Halted::new(keeper.id(), pid);
+        assert_eq!(ask(&mut moved, b'x'), "2");
+        let mut new = connect();
+        assert_eq!(ask(&mut new, b'x'), "1");
+        if crash == 1 {
+            drop(std::mem::replace(&mut leaves, connect()));
+            assert_eq!(ask(&mut leaves, b'x'), "1");
+        }
+        // SAFETY: a child of an own child that lives until that one has reaped it.
+        unsafe { libc::kill(pid, libc::SIGSEGV) };
+        drop(halted);
+        until("it is put back", || (count(&log, "recovered") >= crash).then_some(()));
+        for client in [&mut moved, &mut new] {
+            assert!(client.read(&mut [0]).is_err(), "it is reset");
+        }
+        assert_eq!(ask(&mut idle, b'x'), (crash + 1).to_string(), "another client sees nothing");
+        moved = connect();
+        assert_eq!(ask(&mut moved, b'x'), "1");
+    }
+    let recovered = events(&log).into_iter().filter(|e| e["event"] == "recovered");
+    assert!(recovered.clone().all(|e| e["exact"] == false), "{:?}", recovered.collect::<Vec<_>>());
+    assert_eq!(ask(&mut idle, b'q'), "");
+    assert_eq!(until("it exits", || keeper.try_wait().expect("a child")).code(), Some(7), "its own status");
 }

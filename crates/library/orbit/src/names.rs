@@ -204,7 +204,8 @@ fn readable(fd: RawFd) -> libc::pollfd {
 
 /// The template's end of the desk, with the one-shot processes that work at it.
 pub(crate) struct Clerks {
-    socket: RawFd,
+    /// `None` once main has hung up.
+    socket: Option<RawFd>,
     running: Vec<Clerk>,
 }
 
@@ -217,18 +218,23 @@ struct Clerk {
 impl Clerks {
     /// `socket` was inherited for this, and nothing else in this process closes it.
     pub fn new(socket: RawFd) -> Clerks {
-        Clerks { socket, running: Vec::new() }
+        Clerks { socket: Some(socket), running: Vec::new() }
     }
 
-    fn socket(&self) -> BorrowedFd<'_> {
+    fn socket(&self) -> Option<BorrowedFd<'_>> {
         // SAFETY: the word of the caller of `new`.
-        unsafe { BorrowedFd::borrow_raw(self.socket) }
+        self.socket.map(|socket| unsafe { BorrowedFd::borrow_raw(socket) })
+    }
+
+    /// Says that there are no names for this request, if anybody is there to hear it.
+    fn refuse(&self, number: [u8; 4]) {
+        let _ = self.socket().map(|socket| socket::send_now(socket, &number, &[]));
     }
 
     /// What to poll: the desk, then each process.
     pub fn polled(&self) -> impl Iterator<Item = libc::pollfd> {
         let processes = self.running.iter().map(|clerk| clerk.fd.number().unwrap_or(-1));
-        std::iter::once(self.socket).chain(processes).map(readable)
+        std::iter::once(self.socket.unwrap_or(-1)).chain(processes).map(readable)
     }
 
     /// The numbers of the processes.
@@ -243,26 +249,24 @@ impl Clerks {
                 let clerk = self.running.swap_remove(at);
                 let _ = clerk.fd.fd().and_then(|fd| pidfd::wait(fd, false));
                 // Where it has answered, this one is not waited for.
-                let _ = socket::send_now(self.socket(), &clerk.number, &[]);
+                self.refuse(clerk.number);
             }
         }
-        if polled[0].revents == 0 {
-            return Ok(());
-        }
+        let Some(socket) = self.socket().filter(|_| polled[0].revents != 0) else { return Ok(()) };
         let mut bytes = [0; 4 + MAX_FRAMES * 8];
-        let n = match socket::receive(self.socket(), &mut bytes, &mut Vec::new(), true) {
+        let n = match socket::receive(socket, &mut bytes, &mut Vec::new(), true) {
             Err(e) if e.kind() == std::io::ErrorKind::WouldBlock => return Ok(()),
             received => received?,
         };
         if n < 4 {
             // Hung up: the other socket says what that means.
-            self.socket = -1;
+            self.socket = None;
             return Ok(());
         }
         let number = [bytes[0], bytes[1], bytes[2], bytes[3]];
         let started = self.start(number, &bytes[4..n]);
         if started.is_err() {
-            let _ = socket::send_now(self.socket(), &number, &[]);
+            self.refuse(number);
         }
         Ok(())
     }
@@ -274,7 +278,8 @@ impl Clerks {
         // SAFETY: the template has one thread; libc's fork leaves its child with libc's state in
         // order, and the child ends by `end`.
         let Some(pid) = (unsafe { process::fork() })? else {
-            process::end(i32::from(answer(self.socket(), number, addresses).is_err()))
+            let failed = self.socket().is_none_or(|socket| answer(socket, number, addresses).is_err());
+            process::end(i32::from(failed))
         };
         match pidfd::open(pid).and_then(Own::new) {
             Ok(fd) => self.running.push(Clerk { pid, fd, number }),
@@ -373,5 +378,27 @@ mod tests {
         for len in 0..bytes.len() {
             assert!(take_functions(&mut &bytes[..len]).is_none(), "{len} bytes");
         }
+    }
+
+    /// Main may be killed while names are being found: the template cleans up after it, and must
+    /// not fail before.
+    #[test]
+    fn a_process_that_ends_after_main_has_hung_up_is_reaped() {
+        let (ours, theirs) = std::os::unix::net::UnixDatagram::pair().expect("two sockets");
+        let mut clerks = Clerks::new(ours.as_raw_fd());
+        let mut child = std::process::Command::new("true").spawn().expect("a process");
+        let pid = child.id() as i32;
+        let fd = pidfd::open(pid).and_then(Own::new).expect("its descriptor");
+        clerks.running.push(Clerk { pid, fd, number: [0; 4] });
+        drop(theirs);
+        clerks.socket = None;
+        let mut polled: Vec<_> = clerks.polled().collect();
+        assert_eq!(polled[0].fd, -1, "main is not asked any more");
+        while polled[1].revents == 0 {
+            orbit_linux::poll::poll(&mut polled, None).expect("polled");
+        }
+        clerks.work(&polled).expect("done");
+        assert_eq!(clerks.pids().count(), 0);
+        assert!(child.wait().is_err(), "it was reaped");
     }
 }

@@ -9,6 +9,13 @@ use crate::error::{Error, Kind, Result};
 use crate::log::LogWriter;
 use crate::queue::Obstacle;
 use crate::units::{Bytes, Pages};
+use std::time::Duration;
+
+/// How often a call tries to merge a shared area, where each time another thread is in a fork, or
+/// has forked before the memory was made anew.
+const MOST_TRIES: usize = 100;
+/// Between two tries beside a fork.
+const TRY_STEP: Duration = Duration::from_millis(1);
 
 impl Inner {
     /// Before a call with these areas: merges the shared ones among them that no call reads, if
@@ -24,12 +31,20 @@ impl Inner {
                 unsafe { area.merge_if(|| quiet || self.runtime.is_alone()) }
             };
             // Where it fails, pages are sent.
-            if let Ok(Merge::Filling(refill)) = merge()
-                && core.queue.is_empty()
-                && !self.has_room(core, area)?
-            {
-                // The call would fail. Signals come meanwhile.
-                let _ = refill.fill(Bytes::new(usize::MAX)).map(|()| merge());
+            let mut merged = merge();
+            for _ in 0..MOST_TRIES {
+                let Ok(now @ (Merge::Filling(_) | Merge::Busy)) = &merged else { break };
+                if !core.queue.is_empty() || self.has_room(core, area)? {
+                    break;
+                }
+                // The call would fail. Signals come meanwhile, and other threads may fork.
+                match now {
+                    Merge::Filling(refill) if refill.fill(Bytes::new(usize::MAX)).is_err() => break,
+                    Merge::Busy if quiet => std::thread::sleep(TRY_STEP),
+                    Merge::Busy => break,
+                    _ => {}
+                }
+                merged = merge();
             }
             let memory = area.shared_number()?;
             let stale = core.replicas.iter().position(|r| r.area.id() == area.id() && r.memory != memory);

@@ -164,34 +164,13 @@ pub fn run(
         return Err(Error::new(Kind::Invalid, text));
     }
     check(cpu)?;
-    let failed = |error: std::io::Error| Error::system(format!("listening at {}", socket.display()), &error);
-    match std::fs::symlink_metadata(socket) {
-        // A host that was killed left it.
-        Ok(found) if found.file_type().is_socket() => std::fs::remove_file(socket).map_err(failed)?,
-        Ok(_) => {
-            let text = format!("{} exists and is no socket: name another path with --socket", socket.display());
-            return Err(Error::new(Kind::Invalid, text));
-        }
-        Err(_) => {}
-    }
-    let listener = UnixListener::bind(socket).map_err(failed)?;
-    let _socket = Socket(socket.to_owned());
-    // The host's own user and root: a client that may load native code is as powerful as the host.
-    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
-    listener.set_nonblocking(true).map_err(failed)?;
+    let (listener, _socket) = listen(socket)?;
     for signal in [libc::SIGTERM, libc::SIGINT] {
         // SAFETY: the handler stores one atomic word.
         unsafe { signals::handle(signal, stop) }.map_err(|e| Error::system("handling a request to end", &e))?;
     }
     // Before there is a thread: agents are forks.
-    let options = Options { cpus: vec![cpu], limit: config.limit, aborts: config.aborts, ..Options::default() };
-    let mut host = Host::new(options.clone())?;
-    host.start_ticks(tick);
-    if host.upcalls() == Upcalls::Clocks {
-        drop(host);
-        host = Host::new(Options { signals: Options::WITHOUT_RIGHTS, ..options })?;
-        host.start_clocks(tick)?;
-    }
+    let host = make_host(&config, cpu, tick)?;
     let loader = loader()?;
     let runner = Runner::start(cpu, 99, config.limit, config.aborts)?;
     let (owners, sources, revoked, log) = (BTreeMap::new(), BTreeMap::new(), BTreeSet::new(), VecDeque::new());
@@ -223,45 +202,43 @@ pub fn run(
     };
     let services = daemon.list().len();
     ready(&Ready { socket: socket.to_owned(), pid: std::process::id(), cpu, upcalls, no_ticks, priority, services });
-    let mut tended = Instant::now();
-    while !STOP.load(Ordering::Relaxed) {
-        let of = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut polled: Vec<libc::pollfd> = daemon.host.lives().map(|life| of(life.as_raw_fd())).collect();
-        polled.push(of(listener.as_raw_fd()));
-        let _ = poll::poll(&mut polled, Some(TEND.saturating_sub(tended.elapsed())));
-        // What an owner gave its service is closed at once. The last one is the listener.
-        let has_ended = polled.iter().rev().skip(1).any(|life| life.revents != 0);
-        // One command at a time: a flood of them delays neither the end nor what is due to owners
-        // and accounts.
-        if let Ok((stream, _)) = listener.accept() {
-            // A client that went away is its own affair.
-            let _ = daemon.serve(&stream);
-        }
-        if has_ended || tended.elapsed() >= TEND {
-            daemon.tend();
-            tended = Instant::now();
-        }
-    }
-    let ids: Vec<Id> = daemon.owners.keys().copied().collect();
-    ids.into_iter().for_each(|id| drop(daemon.unload(id)));
-    daemon.kernels.unload_all(&mut daemon.host);
-    let natives: Vec<ServiceId> = daemon.host.list().into_iter().map(|(id, _)| id).collect();
-    // One whose run does not end is stopped once more when the host is dropped.
-    natives.into_iter().for_each(|id| drop(daemon.host.unload(id)));
-    for line in daemon.host.put_back() {
-        eprintln!("orbit service: {line}");
-    }
-    for happened in daemon.host.tend() {
-        if let Happened::NotRestored { what } = happened {
-            // Nobody can ask for the log any more.
-            eprintln!("orbit service: {what}");
-        }
-    }
-    // Otherwise they could not join the next host. One that has exited or cannot be stopped stays
-    // as it is.
-    let members: Vec<i32> = daemon.members().collect();
-    members.into_iter().for_each(|pid| drop(daemon.host.leave(pid)));
+    daemon.answer_until_stopped(&listener);
+    daemon.end();
     Ok(())
+}
+
+/// Takes the socket's name, and listens. The name goes with the second value.
+fn listen(socket: &Path) -> Result<(UnixListener, Socket)> {
+    let failed = |error: std::io::Error| Error::system(format!("listening at {}", socket.display()), &error);
+    match std::fs::symlink_metadata(socket) {
+        // A host that was killed left it.
+        Ok(found) if found.file_type().is_socket() => std::fs::remove_file(socket).map_err(failed)?,
+        Ok(_) => {
+            let text = format!("{} exists and is no socket: name another path with --socket", socket.display());
+            return Err(Error::new(Kind::Invalid, text));
+        }
+        Err(_) => {}
+    }
+    let listener = UnixListener::bind(socket).map_err(failed)?;
+    let name = Socket(socket.to_owned());
+    // The host's own user and root: a client that may load native code is as powerful as the host.
+    std::fs::set_permissions(socket, std::fs::Permissions::from_mode(0o600)).map_err(failed)?;
+    listener.set_nonblocking(true).map_err(failed)?;
+    Ok((listener, name))
+}
+
+/// A host with ticks, by the kernel's upcalls or, without the rights for them, by clocks of the
+/// members' threads.
+fn make_host(config: &Config, cpu: usize, tick: Duration) -> Result<Host> {
+    let options = Options { cpus: vec![cpu], limit: config.limit, aborts: config.aborts, ..Options::default() };
+    let mut host = Host::new(options.clone())?;
+    host.start_ticks(tick);
+    if host.upcalls() == Upcalls::Clocks {
+        drop(host);
+        host = Host::new(Options { signals: Options::WITHOUT_RIGHTS, ..options })?;
+        host.start_clocks(tick)?;
+    }
+    Ok(host)
 }
 
 /// Writes a line to whoever is at the other end.
@@ -288,6 +265,52 @@ extern "C" fn stop(_: i32) {
 }
 
 impl Daemon {
+    /// Answers commands, and tends owners and accounts between, until the host is asked to exit.
+    fn answer_until_stopped(&mut self, listener: &UnixListener) {
+        let mut tended = Instant::now();
+        while !STOP.load(Ordering::Relaxed) {
+            let of = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+            let mut polled: Vec<libc::pollfd> = self.host.lives().map(|life| of(life.as_raw_fd())).collect();
+            polled.push(of(listener.as_raw_fd()));
+            let _ = poll::poll(&mut polled, Some(TEND.saturating_sub(tended.elapsed())));
+            // What an owner gave its service is closed at once. The last one is the listener.
+            let has_ended = polled.iter().rev().skip(1).any(|life| life.revents != 0);
+            // One command at a time: a flood of them delays neither the end nor what is due to
+            // owners and accounts.
+            if let Ok((stream, _)) = listener.accept() {
+                // A client that went away is its own affair.
+                let _ = self.serve(&stream);
+            }
+            if has_ended || tended.elapsed() >= TEND {
+                self.tend();
+                tended = Instant::now();
+            }
+        }
+    }
+
+    /// Unloads what is loaded, and puts back what services set.
+    fn end(&mut self) {
+        let ids: Vec<Id> = self.owners.keys().copied().collect();
+        ids.into_iter().for_each(|id| drop(self.unload(id)));
+        self.kernels.unload_all(&mut self.host);
+        let natives: Vec<ServiceId> = self.host.list().into_iter().map(|(id, _)| id).collect();
+        // One whose run does not end is stopped once more when the host is dropped.
+        natives.into_iter().for_each(|id| drop(self.host.unload(id)));
+        for line in self.host.put_back() {
+            eprintln!("orbit service: {line}");
+        }
+        for happened in self.host.tend() {
+            if let Happened::NotRestored { what } = happened {
+                // Nobody can ask for the log any more.
+                eprintln!("orbit service: {what}");
+            }
+        }
+        // Otherwise they could not join the next host. One that has exited or cannot be stopped
+        // stays as it is.
+        let members: Vec<i32> = self.members().collect();
+        members.into_iter().for_each(|pid| drop(self.host.leave(pid)));
+    }
+
     /// Members that have not exited and have not executed another program since.
     fn members(&mut self) -> impl Iterator<Item = i32> {
         self.host.forget_former_members();

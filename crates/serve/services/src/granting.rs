@@ -6,6 +6,7 @@ use crate::error::{Error, Kind, Result};
 use crate::grant::Granted;
 use crate::manager::GrantRequest;
 use crate::region;
+use crate::spec::Spec;
 use orbit_linux::pidfd;
 use orbit_sandbox_lib::abi::{self, GRANTS, SET};
 use std::fs;
@@ -34,6 +35,22 @@ impl Host {
             self.release(&grants);
             return Err(Error::new(Kind::Invalid, format!("{} handles, of at most {GRANTS}", grants.len())));
         }
+        Ok(grants)
+    }
+
+    /// The attributes that a native service asks for. They are its own from now on, or nobody's.
+    pub fn grant_native(&mut self, spec: &Spec) -> Result<Vec<Granted>> {
+        let name = &spec.name;
+        let grants = self.grant(spec.owner, &spec.grants)?;
+        if let Some(strange) =
+            grants.iter().find(|granted| crate::managers::classes().all(|c| c.id != granted.class.id))
+        {
+            let text =
+                format!("service {name:?}: native services cannot reach {}: load it as wasm", strange.class.name);
+            self.release(&grants);
+            return Err(Error::new(Kind::Unsupported, text));
+        }
+        grants.iter().for_each(|granted| granted.belongs_to(name, false));
         Ok(grants)
     }
 

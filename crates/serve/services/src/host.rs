@@ -25,7 +25,6 @@ use crate::spec::{Dispatch, Options, ServiceId, Spec, Status, Upcalls};
 use crate::ticks::{Outcomes, Ticks};
 use orbit_linux::{eventfd, pidfd};
 use orbit_sandbox_lib::abi::{self, GRANTS, Grant};
-use orbit_sandbox_lib::agent::MAX_BUDGET_NS;
 use orbit_sandbox_lib::sys;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -335,31 +334,7 @@ impl Host {
     pub fn load_with(&mut self, spec: &Spec, object: &[u8], given: Vec<Given>) -> Result<ServiceId> {
         let name = &spec.name;
         given::check(name, spec.dispatch, spec.owner, &given)?;
-        let is_real_time =
-            if spec.dispatch == Dispatch::Thread { spec.raise.is_some() } else { self.options.agent_priority > 0 };
-        let max = Duration::from_nanos(MAX_BUDGET_NS);
-        if is_real_time && spec.budget.cpu() > max {
-            let text = format!(
-                "service {name:?}: a budget of {:?}: a native handler at a real-time priority has at most {max:?} a \
-                 run, since nothing else of its CPU runs meanwhile: split the work, or load it as wasm",
-                spec.budget.cpu()
-            );
-            return Err(Error::new(Kind::Invalid, text));
-        }
-        if spec.arguments.len() > abi::ARGUMENTS {
-            let text =
-                format!("service {name:?}: {} bytes of arguments, of at most {}", spec.arguments.len(), abi::ARGUMENTS);
-            return Err(Error::new(Kind::Invalid, text));
-        }
-        if !spec.period.is_zero() && spec.period < Duration::from_micros(100) {
-            let text =
-                format!("service {name:?}: a period of {:?}: the least is 100us, and 0s means no ticks", spec.period);
-            return Err(Error::new(Kind::Invalid, text));
-        }
-        if spec.raise.is_some_and(|priority| !(1..=98).contains(&priority)) {
-            let text = format!("service {name:?}: an upcall's priority is 1 to 98, below that of agents");
-            return Err(Error::new(Kind::Invalid, text));
-        }
+        spec.check(self.options.agent_priority > 0)?;
         let admitted = self.services.iter().flatten().filter(|loaded| !loaded.is_revoked).map(|loaded| loaded.budget);
         budget::admit(admitted, spec.budget, self.options.limit)?;
         let slot = (abi::FIRST_SERVICE..abi::SLOTS).find(|slot| self.services[*slot].is_none()).ok_or_else(|| {
@@ -377,16 +352,7 @@ impl Host {
             let text = format!("service {name:?} exports no orbit_handler: see orbit_service.h");
             return Err(Error::new(Kind::BadObject, text));
         };
-        let grants = self.grant(spec.owner, &spec.grants)?;
-        if let Some(strange) =
-            grants.iter().find(|granted| crate::managers::classes().all(|c| c.id != granted.class.id))
-        {
-            let text =
-                format!("service {name:?}: native services cannot reach {}: load it as wasm", strange.class.name);
-            self.release(&grants);
-            return Err(Error::new(Kind::Unsupported, text));
-        }
-        grants.iter().for_each(|granted| granted.belongs_to(name, false));
+        let grants = self.grant_native(spec)?;
         let mut handles = [Grant::default(); GRANTS];
         for (to, grant) in handles.iter_mut().zip(&grants) {
             *to = grant.native(granting::random()?);
@@ -394,13 +360,7 @@ impl Host {
         let generation = self.generations[slot] + 1;
         self.region.clear_control(slot);
         self.region.install(slot, &image, &spec.arguments, |service| {
-            service.flags = match spec.dispatch {
-                Dispatch::Upcall if spec.raise.is_some() => abi::PURE | abi::RAISE,
-                Dispatch::Upcall => abi::PURE,
-                Dispatch::Agent => 0,
-                Dispatch::Thread if given.is_empty() => abi::THREAD,
-                Dispatch::Thread => abi::THREAD | abi::GIVEN,
-            };
+            service.flags = spec.flags(!given.is_empty());
             service.generation = generation;
             service.priority = spec.raise.unwrap_or(0);
             service.entry = entry;

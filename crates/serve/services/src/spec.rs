@@ -2,8 +2,10 @@
 
 use crate::account::Account;
 use crate::budget::Budget;
+use crate::error::{Error, Kind, Result};
 use crate::manager::GrantRequest;
 use orbit_sandbox_lib::abi;
+use orbit_sandbox_lib::agent::MAX_BUDGET_NS;
 use std::time::Duration;
 
 /// What a host is made with.
@@ -91,6 +93,49 @@ pub struct Spec {
     pub arguments: Vec<u8>,
     /// The handles it gets, in this order.
     pub grants: Vec<GrantRequest>,
+}
+
+impl Spec {
+    /// What is wrong with it, whatever else is loaded.
+    pub(crate) fn check(&self, agents_are_real_time: bool) -> Result<()> {
+        let name = &self.name;
+        let is_real_time = if self.dispatch == Dispatch::Thread { self.raise.is_some() } else { agents_are_real_time };
+        let max = Duration::from_nanos(MAX_BUDGET_NS);
+        if is_real_time && self.budget.cpu() > max {
+            let text = format!(
+                "service {name:?}: a budget of {:?}: a native handler at a real-time priority has at most {max:?} a \
+                 run, since nothing else of its CPU runs meanwhile: split the work, or load it as wasm",
+                self.budget.cpu()
+            );
+            return Err(Error::new(Kind::Invalid, text));
+        }
+        if self.arguments.len() > abi::ARGUMENTS {
+            let text =
+                format!("service {name:?}: {} bytes of arguments, of at most {}", self.arguments.len(), abi::ARGUMENTS);
+            return Err(Error::new(Kind::Invalid, text));
+        }
+        if !self.period.is_zero() && self.period < Duration::from_micros(100) {
+            let text =
+                format!("service {name:?}: a period of {:?}: the least is 100us, and 0s means no ticks", self.period);
+            return Err(Error::new(Kind::Invalid, text));
+        }
+        if self.raise.is_some_and(|priority| !(1..=98).contains(&priority)) {
+            let text = format!("service {name:?}: an upcall's priority is 1 to 98, below that of agents");
+            return Err(Error::new(Kind::Invalid, text));
+        }
+        Ok(())
+    }
+
+    /// How its handler is run, in the region's words.
+    pub(crate) fn flags(&self, has_descriptors: bool) -> u32 {
+        match self.dispatch {
+            Dispatch::Upcall if self.raise.is_some() => abi::PURE | abi::RAISE,
+            Dispatch::Upcall => abi::PURE,
+            Dispatch::Agent => 0,
+            Dispatch::Thread if !has_descriptors => abi::THREAD,
+            Dispatch::Thread => abi::THREAD | abi::GIVEN,
+        }
+    }
 }
 
 /// A loaded service. A number is not given again: the slot and how many services it had before.

@@ -198,6 +198,8 @@ pub struct Involved {
     pub tid: i32,
     /// Its name.
     pub comm: String,
+    /// The name that Python has for it, where there is a Python whose objects can be read.
+    pub python_name: Option<String>,
     /// What it does or waits for, in words.
     pub does: String,
     /// Native frames, innermost first.

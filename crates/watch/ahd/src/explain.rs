@@ -4,15 +4,16 @@
 //! does without. Refuses: to change a verdict.
 
 use crate::event::{Edge, Event, Hang, Involved, Kind, Unit};
-use crate::facts::{Back, Facts, Id, Runtime, Thread};
+use crate::facts::{Back, Facts, Id, Locked, Runtime, Thread};
 use crate::history::{History, serves};
-use crate::judge::{Verdict, Why};
+use crate::judge::{Key, Verdict, Why};
 use crate::locks::Names;
 use crate::stacks::{Stacks, place};
 use crate::wakers::{How, Wakers, wakers};
 use crate::words::words;
 use orbit_inspect::Sure;
 use orbit_inspect::contention::{Contention, Holder, Waiter, contentions};
+use orbit_inspect::python;
 use orbit_inspect::runtimes;
 use orbit_inspect::stacks::Frame;
 use orbit_inspect::waits::{FutexWait, Owner, Wait, Watched, call_name};
@@ -68,6 +69,7 @@ impl Explainer {
                 _ => None,
             });
         }
+        let gil = global_lock(&mut list, &mut futexes, facts, stopping);
         let mut taken = self.stacks.involve(list, false);
         let lock = if is_unknown { contention(&taken, &futexes) } else { None };
         let is_blamed = |t: &Involved| {
@@ -81,10 +83,62 @@ impl Explainer {
         let pid = taken.first().map_or(0, |t| t.pid);
         let tids: Vec<i32> = threads.iter().filter(|id| id.pid == pid).map(|id| id.tid).collect();
         let runtime = self.stacks.runtime(pid, &tids, verdict.sure == Sure::Guess || is_of_java(verdict));
-        let event = report(verdict, before, (facts, history), taken, (runtime, lock.as_ref(), &Names::of(verdict)));
+        let found = Found { lock: lock.as_ref(), gil, names: &Names::of(verdict) };
+        let event = report(verdict, before, (facts, history), taken, (runtime, &found));
         proven(event)
     }
 }
+
+/// What was found of the locks of a report's threads.
+struct Found<'a> {
+    /// The lock that most of them wait for.
+    lock: Option<&'a Contention>,
+    /// The thread that has Python's global lock, for which some of them wait.
+    gil: Option<Id>,
+    names: &'a Names,
+}
+
+/// Time that a thread is asleep with Python's global lock before it is to blame, s.
+const KEEPS_GIL: f64 = 0.5;
+
+/// The thread that has Python's global lock, asleep, while these wait for it: it comes first. Of
+/// one that runs it says nothing, as the lock goes from hand to hand.
+fn global_lock(
+    list: &mut Vec<(i32, i32, String)>,
+    futexes: &mut Vec<Option<FutexWait>>,
+    facts: &Facts,
+    stopping: &mut dyn FnMut(Id),
+) -> Option<Id> {
+    let pid = list.first()?.0;
+    if !facts.processes.get(&pid)?.is_python {
+        return None;
+    }
+    let python = python::find(pid).ok()??;
+    let lock = python.lock_words()?;
+    let waits = |futex: &Option<FutexWait>| futex.as_ref().is_some_and(|futex| lock.contains(&futex.call.addr));
+    let waiting: Vec<usize> = (0..list.len()).filter(|at| list[*at].0 == pid && waits(&futexes[*at])).collect();
+    let holder = Id { pid, tid: python.lock_holder().filter(|_| !waiting.is_empty())? };
+    facts.threads.get(&holder).filter(|thread| thread.idle_for(facts.now, KEEPS_GIL))?;
+    for at in waiting {
+        list[at].2 = format!("{GIL}, held by thread {}", holder.tid);
+    }
+    match list.iter().position(|(pid, tid, _)| Id { pid: *pid, tid: *tid } == holder) {
+        Some(at) => {
+            list[..=at].rotate_right(1);
+            futexes[..=at].rotate_right(1);
+        }
+        None => {
+            stopping(holder);
+            let wait = Watched::of_few(pid).map(|mut watched| watched.wait_of(holder.tid));
+            list.insert(0, (pid, holder.tid, wait.as_ref().map_or_else(ToString::to_string, words)));
+            futexes.insert(0, None);
+        }
+    }
+    Some(holder)
+}
+
+/// What a thread does that waits for that lock.
+const GIL: &str = "waits for Python's global lock (GIL)";
 
 /// The lock that most of these threads wait for, by their memory and stacks, as a sample of the
 /// process has it.
@@ -111,7 +165,7 @@ fn proven(event: Event) -> Event {
     }
 }
 
-/// Whether it is about monitors of a JVM, which then knows more of it.
+/// Whether it is about locks of a JVM, which then knows more of it.
 fn is_of_java(verdict: &Verdict) -> bool {
     let of_java = |(_, how): &(Id, How)| matches!(how, How::Held { by: Runtime::Java, .. });
     matches!(&verdict.why, Why::ClosedSet(members) if members.iter().any(of_java))
@@ -128,10 +182,20 @@ pub(crate) fn without_stacks(
         let thread = facts.threads.get(&id);
         let does = thread.map_or_else(|| "has ended".to_owned(), |t| does(facts, t));
         let comm = thread.map_or_else(String::new, |t| t.comm.clone());
-        Involved { pid: id.pid, tid: id.tid, comm, does, stack: Vec::new(), python: Vec::new(), note: None }
+        Involved {
+            pid: id.pid,
+            tid: id.tid,
+            comm,
+            python_name: None,
+            does,
+            stack: Vec::new(),
+            python: Vec::new(),
+            note: None,
+        }
     };
     let threads = involved(verdict, facts, history).into_iter().take(STACKS).map(one).collect();
-    report(verdict, before, (facts, history), threads, (Vec::new(), None, &Names::default()))
+    let found = Found { lock: None, gil: None, names: &Names::default() };
+    report(verdict, before, (facts, history), threads, (Vec::new(), &found))
 }
 
 /// What a thread does, by the facts.
@@ -150,11 +214,11 @@ fn report(
     before: Option<(Sure, f64)>,
     (facts, history): (&Facts, &History),
     taken: Vec<Involved>,
-    (runtime, lock, names): (Vec<String>, Option<&Contention>, &Names),
+    (runtime, found): (Vec<String>, &Found<'_>),
 ) -> Event {
     let first = taken.first().map(|t| Id { pid: t.pid, tid: t.tid });
     let (pid, tid) = first.map_or((0, 0), |id| (id.pid, id.tid));
-    let mut why = sentence(verdict, facts, taken.first(), (lock, names));
+    let mut why = sentence(verdict, facts, &taken, found);
     if let Some((sure, ago)) = before {
         why += &format!(" (reported as a {sure} {ago:.1} s ago)").replace("a likely", "likely");
     }
@@ -168,7 +232,8 @@ fn report(
     let ns = |time: Duration| time.as_nanos() as u64;
     // Whatever rule found it: who computes all the while is busy.
     let thread = first.and_then(|id| facts.threads.get(&id));
-    let is_busy = verdict.threads.is_empty() && thread.is_some_and(|t| t.computes_for(facts.now, COMPUTES));
+    let is_busy =
+        matches!(verdict.key, Key::Unanswered(..)) && thread.is_some_and(|t| t.computes_for(facts.now, COMPUTES));
     let (section, progress, usual, check_value, unit) = match &verdict.why {
         Why::Section { name, used: Some(used), usual, check } => {
             (Some(name.clone()), *used, *usual, *check, Unit::CpuNs)
@@ -191,7 +256,7 @@ fn report(
         why,
         sure: verdict.sure,
         threads: taken,
-        cycle: cycle(verdict, facts, names),
+        cycle: cycle(verdict, facts, found.names),
         runtime,
     }))
 }
@@ -226,7 +291,12 @@ fn involved(verdict: &Verdict, facts: &Facts, history: &History) -> Vec<Id> {
     if !verdict.threads.is_empty() {
         return verdict.threads.clone();
     }
-    let crate::judge::Key::Unanswered(pid, _) = verdict.key else { return Vec::new() };
+    let pid = match verdict.key {
+        Key::Unanswered(pid, _) => pid,
+        // Goroutines are on no thread while they wait.
+        Key::Goroutines(pid) => return vec![Id { pid, tid: pid }],
+        _ => return Vec::new(),
+    };
     let of = facts.threads.range(Id { pid, tid: i32::MIN }..=Id { pid, tid: i32::MAX });
     // A thread is seen to sleep, and a request to have come, within a scan of each other.
     let before = |thread: &Thread| thread.since < verdict.since - ABOUT;
@@ -246,15 +316,15 @@ fn involved(verdict: &Verdict, facts: &Facts, history: &History) -> Vec<Id> {
 }
 
 /// Why, in one sentence.
-fn sentence(
-    verdict: &Verdict,
-    facts: &Facts,
-    first: Option<&Involved>,
-    (found, names): (Option<&Contention>, &Names),
-) -> String {
+fn sentence(verdict: &Verdict, facts: &Facts, taken: &[Involved], found: &Found<'_>) -> String {
+    let Found { lock: found, gil, names } = *found;
+    let first = taken.first();
+    // Threads of Python have the program's name but by Python itself.
     let name = |id: &Id| {
-        let comm = facts.threads.get(id).map_or("?", |t| &t.comm);
-        format!("thread {} ({comm})", id.tid)
+        let of_python =
+            taken.iter().find(|t| (t.pid, t.tid) == (id.pid, id.tid)).and_then(|t| t.python_name.as_deref());
+        let name = of_python.or_else(|| facts.threads.get(id).map(|t| t.comm.as_str())).unwrap_or("?");
+        format!("thread {} ({name})", id.tid)
     };
     // A recording has no stacks.
     let at = |t: &Involved| if t.stack.is_empty() && t.note.is_none() { None } else { Some(place(&t.stack)) };
@@ -263,9 +333,13 @@ fn sentence(
         Why::ClosedSet(members) => closed(members, verdict.sure, &name, names),
         Why::LoopLeft { away, longest, returns, call, waiting } => {
             let thread = verdict.threads.last().map(&name).unwrap_or_default();
-            let does = match call {
-                None => format!("uses the CPU{at}"),
-                Some(nr) => format!("is asleep in {}{at}", call_name(*nr).unwrap_or("a system call")),
+            let does = match (call, &gil) {
+                (None, _) => format!("uses the CPU{at}"),
+                (Some(libc::SYS_futex), Some(holder)) => {
+                    let place = at.replacen(" in", ", asleep in", 1);
+                    format!("{GIL}, which {} has{place}", name(holder))
+                }
+                (Some(nr), _) => format!("is asleep in {}{at}", call_name(*nr).unwrap_or("a system call")),
             };
             let input = match &waiting[..] {
                 [] => String::new(),
@@ -281,73 +355,33 @@ fn sentence(
         Why::LockHeld { waiter, waited, at: lock, holder, reader } => {
             let lock = names.lock(waiter.pid, *lock);
             let waits = format!("{} has been blocked on lock {lock} for {waited:.1} s", name(waiter));
-            // A handler that takes the lock again is known by its stack, whatever the lock.
-            if let (None, None, Some((first, function))) =
-                (holder, reader, first.and_then(|t| Some((t, taken_twice(&t.stack)?))))
-            {
-                return format!(
-                    "{waits}; {} waits for itself: a signal's handler interrupted it in {function} and takes the same \
-                     lock there again",
-                    name(&Id { pid: first.pid, tid: first.tid })
-                );
-            }
-            match (holder, reader, found.map(|lock| lock.holder)) {
-                (Some(holder), ..) => {
+            match (holder, reader) {
+                (Some(holder), _) => {
                     format!("{waits}, held by {}{}", name(holder), at.replacen(" in", " which is in", 1))
                 }
-                (None, Some(reader), _) => format!(
+                (None, Some(reader)) => format!(
                     "{waits} that readers hold, and {} waits behind it to read: a reader that takes the lock again \
-                     behind a \
-                     waiting writer waits for itself",
+                     behind a waiting writer waits for itself",
                     name(reader)
                 ),
-                (None, None, Some(Holder::Named(Owner::Thread { pid, tid }))) => {
-                    format!("{waits}, held by {}", name(&Id { pid, tid }))
-                }
-                (None, None, Some(Holder::Named(Owner::Gone { tid }))) => {
-                    format!("{waits}, held by thread {tid}, which has exited")
-                }
-                (None, None, Some(Holder::Named(Owner::Forked { parent, tid }))) => {
-                    format!("{waits}, held by thread {tid} of process {parent} when this one was forked")
-                }
-                (None, None, Some(Holder::Readers { count })) => {
-                    let readers = if count == 1 { "a reader".to_owned() } else { format!("{count} readers") };
-                    format!("{waits}, held by {readers}")
-                }
-                (
-                    None,
-                    None,
-                    Some(Holder::Named(Owner::Unknown) | Holder::OwnHandler { .. } | Holder::Unknown) | None,
-                ) => {
-                    format!("{waits}; its holder is not known")
-                }
+                (None, None) => waits + &by_stacks(first, found.map(|lock| lock.holder), &name),
             }
         }
-        Why::Section { name: section, used, usual, check } => {
+        Why::Section { name: section, used: Some(used), usual, check } => {
             let thread = verdict.threads.first().map(&name).unwrap_or_default();
-            let ms = |ns: &u64| *ns as f64 / 1e6;
-            match (used, usual) {
-                (Some(used), Some(usual @ 0..1000)) => {
-                    format!("{thread} spins in section {section}{at}: {:.0} ms of CPU, usually {usual} ns", ms(used))
-                }
-                (Some(used), Some(usual)) => format!(
-                    "{thread} spins in section {section}{at}: {:.0} ms of CPU, usually {:.3} ms",
-                    ms(used),
-                    ms(usual)
-                ),
-                (Some(used), None) => format!(
-                    "{thread} spins in section {section}{at}: {:.0} ms of CPU, allowed {:.0} ms (what it usually uses \
-                     is \
-                     not known yet)",
-                    ms(used),
-                    ms(check)
-                ),
-                (None, _) => {
-                    let does = first.map_or("waits", |t| &t.does);
-                    let since = facts.now - verdict.since;
-                    format!("{thread} has not run in section {section} for {since:.1} s: it {does}")
-                }
-            }
+            let ms = |ns: u64| ns as f64 / 1e6;
+            let otherwise = match *usual {
+                Some(usual @ 0..1000) => format!("usually {usual} ns"),
+                Some(usual) => format!("usually {:.3} ms", ms(usual)),
+                None => format!("allowed {:.0} ms (what it usually uses is not known yet)", ms(*check)),
+            };
+            format!("{thread} spins in section {section}{at}: {:.0} ms of CPU, {otherwise}", ms(*used))
+        }
+        Why::Section { name: section, used: None, .. } => {
+            let thread = verdict.threads.first().map(&name).unwrap_or_default();
+            let does = first.map_or("waits", |t| &t.does);
+            let since = facts.now - verdict.since;
+            format!("{thread} has not run in section {section} for {since:.1} s: it {does}")
         }
         Why::Owed { port, fd, waited, longest, back: (back, pids) } => {
             let thread = verdict.threads.first().map(&name).unwrap_or_default();
@@ -365,12 +399,64 @@ fn sentence(
                 span(*longest)
             )
         }
+        Why::Goroutines { waited, waits, is_ring } => of_goroutines(*waited, waits, *is_ring),
         Why::Unanswered { port, requests, oldest, longest } => format!(
             "{requests} {} read at port {port} and not answered, the oldest for {oldest:.1} s (longest before {})",
             if *requests == 1 { "request was" } else { "requests were" },
             span(*longest)
         ),
     }
+}
+
+/// The end of a sentence about a lock whose holder no judge knows: what stacks and the lock's own
+/// words say of it.
+fn by_stacks(first: Option<&Involved>, found: Option<Holder>, name: &dyn Fn(&Id) -> String) -> String {
+    // A handler that takes the lock again is known by its stack, whatever the lock.
+    if let Some((first, function)) = first.and_then(|t| Some((t, taken_twice(&t.stack)?))) {
+        return format!(
+            "; {} waits for itself: a signal's handler interrupted it in {function} and takes the same lock there \
+             again",
+            name(&Id { pid: first.pid, tid: first.tid })
+        );
+    }
+    match found {
+        Some(Holder::Named(Owner::Thread { pid, tid })) => format!(", held by {}", name(&Id { pid, tid })),
+        Some(Holder::Named(Owner::Gone { tid })) => format!(", held by thread {tid}, which has exited"),
+        Some(Holder::Named(Owner::Forked { parent, tid })) => {
+            format!(", held by thread {tid} of process {parent} when this one was forked")
+        }
+        Some(Holder::Readers { count: 1 }) => ", held by a reader".to_owned(),
+        Some(Holder::Readers { count }) => format!(", held by {count} readers"),
+        Some(Holder::Named(Owner::Unknown) | Holder::OwnHandler { .. } | Holder::Unknown) | None => {
+            "; its holder is not known".to_owned()
+        }
+    }
+}
+
+/// Goroutines that wait for locks.
+fn of_goroutines(waited: f64, waits: &[Locked], is_ring: bool) -> String {
+    const SHOWN: usize = 4;
+    let lock = |locked: &Locked| {
+        let kind = if locked.rw { "sync.RWMutex" } else { "sync.Mutex" };
+        format!("{kind} {:#x}", locked.at)
+    };
+    if !is_ring {
+        let first = waits.first().map_or_else(String::new, |l| format!("goroutine {} has waited for {}", l.g, lock(l)));
+        let more = match waits.len() {
+            0 | 1 => String::new(),
+            2 => "; 1 more waits for a lock for as long as the limit".to_owned(),
+            n => format!("; {} more wait for locks for as long as the limit", n - 1),
+        };
+        return format!("{first} for {waited:.1} s; such a lock does not say who holds it{more}");
+    }
+    let next = waits.iter().cycle().skip(1);
+    let one = |(locked, next): (&Locked, &Locked)| {
+        format!("goroutine {} waits for {}, which goroutine {} seems to hold", locked.g, lock(locked), next.g)
+    };
+    let shown: Vec<String> = waits.iter().zip(next).take(SHOWN).map(one).collect();
+    let more = waits.len().saturating_sub(SHOWN);
+    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    format!("{}{more}, for {waited:.1} s: nobody else has these locks on its stack", shown.join("; "))
 }
 
 /// A time in words, s; of one that rounds to nothing that it is short.
@@ -433,7 +519,7 @@ fn what(of: Id, how: How, names: &Names) -> String {
 /// What a runtime calls its locks.
 fn lock_of(runtime: Runtime) -> &'static str {
     match runtime {
-        Runtime::Java => "Java monitor",
+        Runtime::Java => "Java lock",
         Runtime::Python => "Python lock",
     }
 }

@@ -100,6 +100,7 @@ mod tests {
             pid: 1,
             tid: 2,
             comm: "x".into(),
+            python_name: Some("reads".into()),
             does: "spins".into(),
             stack: vec![frame],
             python: vec![python],
@@ -152,6 +153,12 @@ mod tests {
             let read: Value = serde_json::from_str(&written.to_string()).expect("JSON");
             let again = event(&read).unwrap_or_else(|| panic!("{written}"));
             assert_eq!(value(&again), written);
+            let mut line = written;
+            line["time_ms"] = json!(0.5);
+            if let Event::Hang(_) = e {
+                line["command"] = json!("x -y");
+            }
+            orbit_testing::described("watch-events", line);
         }
     }
 

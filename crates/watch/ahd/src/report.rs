@@ -177,7 +177,7 @@ impl Hang {
 fn processes(verdict: &Verdict) -> BTreeSet<i32> {
     let of_key = match verdict.key {
         Key::Closed(id) | Key::Left(id) | Key::Held(id) | Key::Owed(id) | Key::Section(id, _) => id.pid,
-        Key::HeldAt(pid, _) | Key::Unanswered(pid, _) => pid,
+        Key::HeldAt(pid, _) | Key::Goroutines(pid) | Key::Unanswered(pid, _) => pid,
     };
     verdict.threads.iter().map(|id| id.pid).chain([of_key]).collect()
 }

@@ -25,10 +25,13 @@ impl Stacks {
         }
     }
 
-    /// What the process' own runtime says, in lines: a Go program's goroutines, and where `asks` a
-    /// JVM's threads, of these especially.
+    /// What the process' own runtime says, in lines: a Go program's goroutines, tasks of Python's
+    /// asyncio, and where `asks` a JVM's threads, of these especially.
     pub(crate) fn runtime(&mut self, pid: i32, tids: &[i32], asks: bool) -> Vec<String> {
-        let lines = self.unwinders.get_mut(&pid).map_or_else(Vec::new, |u| runtimes::goroutines(pid, u));
+        let mut lines = self.unwinders.get_mut(&pid).map_or_else(Vec::new, |u| runtimes::goroutines(pid, u));
+        if lines.is_empty() {
+            lines = runtimes::tasks(pid);
+        }
         if asks && lines.is_empty() { runtimes::java(pid, tids).unwrap_or_else(|e| vec![e]) } else { lines }
     }
 
@@ -45,6 +48,7 @@ impl Stacks {
                 pid,
                 tid,
                 comm: String::new(),
+                python_name: None,
                 does,
                 stack: Vec::new(),
                 python: Vec::new(),
@@ -64,8 +68,8 @@ impl Stacks {
                 }
                 None => Vec::new(),
             };
-            let python =
-                if taken.iter().any(|t| t.frames.iter().any(of_python)) { of_interpreter(pid) } else { Ok(Vec::new()) };
+            let is_python = taken.iter().any(|t| t.frames.iter().any(of_python));
+            let python = if is_python { of_interpreter(pid) } else { Ok((Vec::new(), BTreeMap::new())) };
             let taken: BTreeMap<i32, ThreadStack> = taken.into_iter().map(|s| (s.tid, s)).collect();
             for t in out.iter_mut().filter(|t| t.pid == pid) {
                 let Some(s) = taken.get(&t.tid) else {
@@ -82,8 +86,9 @@ impl Stacks {
                 };
                 t.stack.clone_from(&s.frames);
                 match &python {
-                    Ok(all) => {
+                    Ok((all, names)) => {
                         t.python = all.iter().find(|p| p.tid == s.tid).map(|p| p.frames.clone()).unwrap_or_default();
+                        t.python_name = names.get(&s.tid).cloned();
                     }
                     Err(e) => t.note = Some(e.clone()),
                 }
@@ -97,10 +102,11 @@ fn of_python(f: &Frame) -> bool {
     f.module.contains("python") || f.function.as_deref().is_some_and(|n| n.starts_with("_PyEval_EvalFrame"))
 }
 
-fn of_interpreter(pid: i32) -> Result<Vec<python::PyThread>, String> {
+/// Python's stacks, and names of threads.
+fn of_interpreter(pid: i32) -> Result<(Vec<python::PyThread>, BTreeMap<i32, String>), String> {
     match python::find(pid) {
-        Ok(Some(p)) => Ok(p.stacks()),
-        Ok(None) => Ok(Vec::new()),
+        Ok(Some(p)) => Ok((p.stacks(), p.thread_names())),
+        Ok(None) => Ok((Vec::new(), BTreeMap::new())),
         Err(e) => Err(e.to_string()),
     }
 }

@@ -342,38 +342,9 @@ impl Sections {
         if watcher.is_reported(id) {
             return;
         }
-        let ms = |ns: u64| ns as f64 / 1e6;
-        let at = threads.first().map_or_else(String::new, |t| place(&t.stack));
-        let usual_words = usual.map_or_else(String::new, |u| match u {
-            0..1000 => format!(", usually {u} ns"),
-            u => format!(", usually {:.3} ms", ms(u)),
-        });
-        let why = format!(
-            "thread {tid} spins in section {name}, in {at}: {:.0} ms of CPU without leaving it{usual_words}",
-            ms(used)
-        );
-        self.report(
-            watcher,
-            Hang {
-                kind: Kind::Busy,
-                pid,
-                tid,
-                comm: String::new(),
-                section: Some(name),
-                progress: used,
-                usual,
-                check_value: check,
-                unit: Unit::CpuNs,
-                since: times.since,
-                latency: times.latency,
-                why,
-                // A goroutine may have come from another thread meanwhile.
-                sure: if go { Sure::Guess } else { Sure::Likely },
-                threads,
-                cycle: Vec::new(),
-                runtime: Vec::new(),
-            },
-        );
+        // A goroutine may have come from another thread meanwhile.
+        let sure = if go { Sure::Guess } else { Sure::Likely };
+        self.report(watcher, spins(id, name, used, (check, usual), times, sure, threads));
     }
 
     /// Whether the thread may rather hang in a section inside of this one: then that is watched
@@ -426,4 +397,47 @@ impl Sections {
 
 fn status_of(id: Id) -> Option<Status> {
     Status::of_thread(id.pid, id.tid).ok().filter(|status| status.state().is_some())
+}
+
+/// The hang of a thread that has used so much CPU in a section, `may` being what it may use and
+/// what it usually does.
+fn spins(
+    id: Id,
+    section: String,
+    used: u64,
+    may: (u64, Option<u64>),
+    times: Times,
+    sure: Sure,
+    threads: Vec<Involved>,
+) -> Hang {
+    let Id { pid, tid } = id;
+    let (check_value, usual) = may;
+    let ms = |ns: u64| ns as f64 / 1e6;
+    let at = threads.first().map_or_else(String::new, |t| place(&t.stack));
+    let usual_words = usual.map_or_else(String::new, |u| match u {
+        0..1000 => format!(", usually {u} ns"),
+        u => format!(", usually {:.3} ms", ms(u)),
+    });
+    let why = format!(
+        "thread {tid} spins in section {section}, in {at}: {:.0} ms of CPU without leaving it{usual_words}",
+        ms(used)
+    );
+    Hang {
+        kind: Kind::Busy,
+        pid,
+        tid,
+        comm: String::new(),
+        section: Some(section),
+        progress: used,
+        usual,
+        check_value,
+        unit: Unit::CpuNs,
+        since: times.since,
+        latency: times.latency,
+        why,
+        sure,
+        threads,
+        cycle: Vec::new(),
+        runtime: Vec::new(),
+    }
 }

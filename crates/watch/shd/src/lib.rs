@@ -72,7 +72,8 @@ impl Options {
 }
 
 /// In what state the CPU hangs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum How {
     /// It takes interrupts, but does not schedule: a loop or a lock with preemption off.
     InterruptsOn,

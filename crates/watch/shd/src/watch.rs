@@ -1,7 +1,7 @@
 //! System hang detection as a command: watches until a signal stops it, writes events as JSON
 //! lines, acts on a hang.
 
-use crate::{Action, Error, Event, Options, Shd, Sysrq, online, output::Output};
+use crate::{Action, Error, Event, How, Options, Shd, Sysrq, online, output::Output};
 use serde::Serialize;
 use std::{
     fs::File,
@@ -77,12 +77,38 @@ pub(crate) fn begin(
 #[derive(Serialize)]
 #[serde(tag = "event")]
 enum Line {
+    /// A CPU hangs.
     #[serde(rename = "cpu-hung")]
-    Hung { cpu: usize, how: &'static str, by: usize, since: f64, judged: f64, check_ms: u64 },
+    Hung {
+        /// The CPU.
+        cpu: usize,
+        /// In what state it is.
+        how: How,
+        /// The CPU that found it; the same CPU, if its own interrupts did.
+        by: usize,
+        /// When it last switched, seconds of the monotonic clock.
+        since: f64,
+        /// When it was found, seconds of the monotonic clock.
+        judged: f64,
+        /// The check value: it made no progress for so long, by the finder's ticks.
+        check_ms: u64,
+    },
+    /// A CPU that was called hung schedules again.
     #[serde(rename = "cpu-recovered")]
-    Recovered { cpu: usize, since: f64, lasted_ms: u64 },
+    Recovered {
+        /// The CPU.
+        cpu: usize,
+        /// When it had last switched before it hung, seconds of the monotonic clock.
+        since: f64,
+        /// How long it did not schedule.
+        lasted_ms: u64,
+    },
+    /// A CPU was taken away (hotplug) and is no longer watched.
     #[serde(rename = "cpu-left")]
-    Left { cpu: usize },
+    Left {
+        /// The CPU.
+        cpu: usize,
+    },
 }
 
 impl From<&Event> for Line {
@@ -92,7 +118,7 @@ impl From<&Event> for Line {
         match event {
             Event::Hung { cpu, how, by, since, judged, check } => Line::Hung {
                 cpu: *cpu,
-                how: how.name(),
+                how: *how,
                 by: *by,
                 since: seconds(*since),
                 judged: seconds(*judged),
@@ -115,7 +141,6 @@ pub fn json(event: &Event) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::How;
     use std::{
         io::{self, Read, Write},
         os::fd::AsRawFd,
@@ -182,5 +207,10 @@ mod tests {
             r#"{"event":"cpu-recovered","cpu":1,"since":1.5,"lasted_ms":700}"#
         );
         assert_eq!(json(&Event::Left { cpu: 3 }), r#"{"event":"cpu-left","cpu":3}"#);
+        let halted = Event::Hung { cpu: 0, how: How::Halted, by: 1, since, judged, check: lasted };
+        let all = [hung, halted, Event::Recovered { cpu: 1, since, lasted }, Event::Left { cpu: 3 }];
+        for line in all.iter().map(json) {
+            orbit_testing::described("watch-system-events", serde_json::from_str(&line).expect("JSON"));
+        }
     }
 }

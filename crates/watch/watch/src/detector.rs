@@ -7,6 +7,7 @@
 //! parent, the detection runs in the guard, and [`Detector::new`] says so.
 
 use orbit_ahd::{Event, json};
+use orbit_console::control::SocketFile;
 use orbit_linux::host;
 use orbit_linux::procfs;
 use orbit_modules::hangs::{self, Detection, Detector as AhdModule, Settings};
@@ -54,6 +55,8 @@ pub struct Here {
 /// In a module.
 pub struct Apart {
     hosted: Arc<Hosted>,
+    /// Where `orbit modules` asks; removed with this.
+    _socket: Option<SocketFile>,
     /// Processes reported to have joined and not to have left.
     watched: BTreeSet<i32>,
     news: Vec<News>,
@@ -210,9 +213,16 @@ impl Apart {
         options.deadline = deadline.unwrap_or(options.deadline);
         hosted.install(AhdModule::NAME, &[], |core| core.install::<AhdModule>(options))?;
         // Only for observers outside: without it the guard does its work.
-        let _ = hosted.serve();
-        let mut apart =
-            Apart { hosted, watched: BTreeSet::new(), news: Vec::new(), there: true, sections, leaving: false };
+        let socket = hosted.serve().ok();
+        let mut apart = Apart {
+            hosted,
+            _socket: socket,
+            watched: BTreeSet::new(),
+            news: Vec::new(),
+            there: true,
+            sections,
+            leaving: false,
+        };
         apart.about(AhdModule::NAME, "loaded", String::new());
         Ok(apart)
     }

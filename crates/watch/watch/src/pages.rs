@@ -11,7 +11,7 @@ use orbit_console::time::rfc3339;
 use std::collections::BTreeSet;
 use std::fs::{DirBuilder, OpenOptions};
 use std::io::{self, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::{Receiver, SyncSender, TrySendError, channel, sync_channel};
 use std::time::{Duration, Instant, SystemTime};
@@ -42,10 +42,16 @@ impl Pages {
     /// guard's first thread is to get.
     ///
     /// # Errors
-    /// If no file can be made in the folder.
+    /// If no file can be made in the folder, or all users can list it.
     pub fn start(dir: &Path) -> io::Result<Pages> {
         let dir = std::path::absolute(dir)?;
         DirBuilder::new().recursive(true).mode(0o700).create(&dir)?;
+        if std::fs::metadata(&dir)?.mode() & libc::S_IROTH != 0 {
+            return Err(io::Error::other(
+                "all users can list it, and pages have command lines and stacks: `chmod o-r` it, or name a folder \
+                 that does not exist yet",
+            ));
+        }
         let probe = dir.join(format!(".orbit-{}", std::process::id()));
         create(&probe).and_then(|_| std::fs::remove_file(&probe))?;
         let (to, from) = sync_channel::<why::Found>(MAX_WAITING);
@@ -71,14 +77,7 @@ impl Pages {
             self.asked = MAX_PAGES + 1;
             return is_first.then(|| (format!("writes no more pages: {MAX_PAGES} are written"), hang.pid));
         }
-        let mut seen = BTreeSet::from([hang.pid]);
-        let others = hang.threads.iter().map(|thread| thread.pid).filter(|pid| seen.insert(*pid));
-        let found = why::Found {
-            headline: format!("{} ({})", hang.why, hang.sure),
-            pids: std::iter::once(hang.pid).chain(others).collect(),
-            stacks: hang.threads.iter().map(|t| (t.pid, t.tid, t.stack.clone(), t.python.clone())).collect(),
-            runtime: hang.runtime.clone(),
-        };
+        let found = found(hang);
         match self.to.try_send(found) {
             Ok(()) => {
                 self.asked += 1;
@@ -113,6 +112,18 @@ impl Pages {
             }
         }
         all
+    }
+}
+
+/// A hang for who draws it.
+pub fn found(hang: &Hang) -> why::Found {
+    let mut seen = BTreeSet::from([hang.pid]);
+    let others = hang.threads.iter().map(|thread| thread.pid).filter(|pid| seen.insert(*pid));
+    why::Found {
+        headline: format!("{} ({})", hang.why, hang.sure),
+        pids: std::iter::once(hang.pid).chain(others).collect(),
+        stacks: hang.threads.iter().map(|t| (t.pid, t.tid, t.stack.clone(), t.python.clone())).collect(),
+        runtime: hang.runtime.clone(),
     }
 }
 

@@ -1,7 +1,7 @@
 //! The guarded program: starting it, handing signals on, its end.
 //!
 //! Promises: the program gets the guard's own descriptors, signal mask, ignored signals and limits
-//! as they were given to the guard (but for the mark of [`super::family`], where it has one); a
+//! as they were given to the guard (but for the mark of [`orbit_family`], where it has one); a
 //! signal of [`forwarded`] sent to the guard continues to the program, in order, one that was sent
 //! to both does not go twice; the end of the guard, however it comes, does not end the program.
 //! Where it is not known whether the program got a signal, it continues.
@@ -280,20 +280,9 @@ pub fn start(
     inherited::rename_pid_variables(&mut command);
     as_given(command.args(args), signals, limit);
     if let Some(mark) = mark {
-        marked(&mut command, mark);
+        orbit_family::marked(&mut command, mark);
     }
     command.spawn()
-}
-
-/// Gives the command this limit of resident memory, as all that it makes will have it.
-pub fn marked(command: &mut Command, mark: (u64, u64)) {
-    // SAFETY: only an async-signal-safe call, on a value copied beforehand.
-    unsafe {
-        command.pre_exec(move || {
-            let _ = rlimit::set(0, Resource::Resident, mark.0, mark.1);
-            Ok(())
-        });
-    }
 }
 
 /// Gives the command what the guard was given, in place of what the guard has made of it.

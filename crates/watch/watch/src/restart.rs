@@ -7,9 +7,10 @@
 //! a first that has not ended, in a call that no signal ends: that is reported, and signals are
 //! handled meanwhile.
 
-use super::family::{self, Family};
-use super::{Guard, action, program, readable, unmake};
+use super::begin::unmake;
+use super::{Guard, action, program, readable};
 use orbit_ahd::Event;
+use orbit_family::{self as family, Family};
 use orbit_linux::child::{self, Exit};
 use orbit_linux::pidfd;
 use orbit_linux::poll::poll;

@@ -12,7 +12,7 @@ use orbit_ahd::{Event, Hang, Involved, Kind, Unit, fold};
 use orbit_console::harmless::Harmless;
 use orbit_console::out::{BAD, FAINT, GOOD, HEAD, WARN};
 use orbit_console::time::rfc3339;
-use serde_json::{Value, json};
+use serde::Serialize;
 use std::io::{self, Write};
 use std::time::{Duration, SystemTime};
 
@@ -29,28 +29,62 @@ fn ms(d: Duration) -> f64 {
 /// An event as one line of JSON; `at` is the time since the guard began. A hang has the command
 /// line of its process.
 pub fn json(to: &mut impl Write, event: &Event, command: &str, at: Duration) -> io::Result<()> {
-    line(to, value(event, command), at)
+    line(to, event, command_of(event, command), at)
 }
 
-fn value(event: &Event, command: &str) -> Value {
-    let mut value = orbit_ahd::json::value(event);
-    if let Event::Hang(_) = event {
-        value["command"] = json!(command);
-    }
-    value
+/// What each line has beside its event.
+#[derive(Serialize)]
+struct Line<'a, T> {
+    #[serde(flatten)]
+    event: &'a T,
+    /// The command line of the process that hangs; empty where it could not be read.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    command: Option<&'a str>,
+    /// When, in ms from the start of the watcher, or of the recording.
+    time_ms: f64,
+    /// The same by the clock, RFC 3339; not of a recording.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    time: Option<String>,
+}
+
+/// What the guard reports of itself.
+#[derive(Serialize)]
+#[serde(tag = "event", rename_all = "lowercase")]
+enum Own<'a> {
+    /// How a module stands.
+    Module {
+        /// Its name.
+        module: &'a str,
+        /// `loaded`, `failed`, `reloaded`, `gave up`, `refused`, `said`, `dropped`, `unloaded` or
+        /// `in-process`.
+        state: &'a str,
+        /// Why, or what it said.
+        text: &'a str,
+        /// Its process; 0 if it has none.
+        pid: i32,
+    },
+    /// Something that the watcher did.
+    Action {
+        /// A sentence.
+        did: &'a str,
+        /// The process that it was done to; 0 if to none.
+        pid: i32,
+    },
+}
+
+fn command_of<'a>(event: &Event, command: &'a str) -> Option<&'a str> {
+    matches!(event, Event::Hang(_)).then_some(command)
 }
 
 /// An event of a recording: `at` is the time in it, which says nothing of the time by the clock.
 pub fn json_replayed(to: &mut impl Write, event: &Event, command: &str, at: Duration) -> io::Result<()> {
-    let mut value = value(event, command);
-    value["time_ms"] = json!(ms(at));
-    writeln!(to, "{value}")
+    write(to, &Line { event, command: command_of(event, command), time_ms: ms(at), time: None })
 }
 
 /// How a module stands, as one line of JSON.
 pub fn json_about(to: &mut impl Write, about: &About, at: Duration) -> io::Result<()> {
     let About { module, state, text, pid } = about;
-    line(to, json!({"event": "module", "module": module, "state": state, "text": text, "pid": pid}), at)
+    line(to, &Own::Module { module, state, text, pid: *pid }, None, at)
 }
 
 /// The same for people; that all is as it should be is left out.
@@ -69,14 +103,17 @@ pub fn text_about(to: &mut impl Write, about: &About) -> io::Result<()> {
 
 /// Something the guard itself did, as one line of JSON.
 pub fn json_did(to: &mut impl Write, did: &str, pid: i32, at: Duration) -> io::Result<()> {
-    line(to, json!({"event": "action", "did": did, "pid": pid}), at)
+    line(to, &Own::Action { did, pid }, None, at)
 }
 
-fn line(to: &mut impl Write, mut value: Value, at: Duration) -> io::Result<()> {
-    value["time_ms"] = json!(ms(at));
-    value["time"] = json!(rfc3339(SystemTime::now()));
-    writeln!(to, "{value}")?;
+fn line(to: &mut impl Write, event: &impl Serialize, command: Option<&str>, at: Duration) -> io::Result<()> {
+    write(to, &Line { event, command, time_ms: ms(at), time: Some(rfc3339(SystemTime::now())) })?;
     to.flush()
+}
+
+fn write(to: &mut impl Write, line: &Line<'_, impl Serialize>) -> io::Result<()> {
+    // By way of a value, which has its fields in order of their names.
+    writeln!(to, "{}", serde_json::to_value(line)?)
 }
 
 /// An event for people; what only machines want to know is left out.
@@ -135,7 +172,9 @@ fn hang(to: &mut impl Write, h: &Hang) -> io::Result<()> {
     writeln!(to, "  {FAINT}{}{FAINT:#}", figures(h))?;
     for (nth, t) in h.threads.iter().enumerate() {
         let (comm, does) = (Harmless(&t.comm), Harmless(&t.does));
-        writeln!(to, "  {HEAD}thread {} ({comm}){HEAD:#} of process {} {does}", t.tid, t.pid)?;
+        let in_python = t.python_name.as_ref().map_or_else(String::new, |name| format!(", in Python {name}"));
+        let in_python = Harmless(&in_python);
+        writeln!(to, "  {HEAD}thread {} ({comm}{in_python}){HEAD:#} of process {} {does}", t.tid, t.pid)?;
         let places = |t: &Involved| t.stack.iter().map(|f| f.address).collect::<Vec<u64>>();
         let same = |other: &&Involved| !t.stack.is_empty() && places(other) == places(t) && other.python == t.python;
         if let Some(other) = h.threads[..nth].iter().find(same) {
@@ -168,7 +207,7 @@ fn hang(to: &mut impl Write, h: &Hang) -> io::Result<()> {
 }
 
 /// How much it did or waited, against what is usual and allowed, and since when. Of a wait progress
-/// is the time since.
+/// is the time since, and the sentence has the longest before.
 fn figures(h: &Hang) -> String {
     let what = match h.unit {
         Unit::CpuNs => "of CPU",
@@ -177,7 +216,7 @@ fn figures(h: &Hang) -> String {
         Unit::WaitNs => "of waiting",
     };
     let value = |n: u64| format!("{:.1} ms", n as f64 / 1e6);
-    let usual = h.usual.map_or_else(String::new, |u| match u {
+    let usual = h.usual.filter(|_| h.unit == Unit::CpuNs).map_or_else(String::new, |u| match u {
         0..1000 => ", usually less than a microsecond".to_owned(),
         _ => format!(", usually {:.3} ms", u as f64 / 1e6),
     });
@@ -191,6 +230,51 @@ fn figures(h: &Hang) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_the_guard_reports_of_itself_is_described() {
+        let about = About { module: "ahd".into(), state: "loaded", text: "as asked".into(), pid: 7 };
+        let (mut lines, at) = (Vec::new(), Duration::from_micros(1_500_250));
+        json_about(&mut lines, &about, at).expect("memory takes all");
+        json_did(&mut lines, "sent signal 15", 7, at).expect("memory takes all");
+        json(&mut lines, &Event::Left { pid: 7 }, "not of a hang", at).expect("memory takes all");
+        let lines = String::from_utf8(lines).expect("text");
+        let names: Vec<_> = lines
+            .lines()
+            .map(|line| {
+                let line = serde_json::from_str(line).expect("JSON");
+                let line = orbit_testing::described("watch-events", line);
+                assert_eq!(line["time_ms"], 1500.25);
+                line["event"].clone()
+            })
+            .collect();
+        assert_eq!(names, ["module", "action", "left"]);
+    }
+
+    #[test]
+    fn of_a_wait_the_longest_before_is_not_called_usual() {
+        let hang = |unit| Hang {
+            kind: Kind::Blocked,
+            pid: 1,
+            tid: 1,
+            comm: String::new(),
+            section: None,
+            progress: 5_000_000_000,
+            usual: Some(0),
+            check_value: 5_000_000_000,
+            unit,
+            since: Duration::from_secs(5),
+            latency: Duration::ZERO,
+            why: String::new(),
+            sure: orbit_ahd::Sure::Guess,
+            threads: Vec::new(),
+            cycle: Vec::new(),
+            runtime: Vec::new(),
+        };
+        let wait = "5000.0 ms of waiting, allowed 5000.0 ms; reported 0 ms after it could be known";
+        assert_eq!(figures(&hang(Unit::WaitNs)), wait);
+        assert!(figures(&hang(Unit::CpuNs)).contains("usually less than a microsecond"));
+    }
 
     #[test]
     fn what_a_terminal_would_obey_is_shown() {

@@ -8,6 +8,7 @@
 
 use super::detector::About;
 use super::{readable, show};
+use orbit_console::control::SocketFile;
 use orbit_console::events;
 use orbit_console::out::{BAD, Done, FAINT, Failure, GOOD, WARN};
 use orbit_linux::signals;
@@ -47,7 +48,7 @@ pub fn run(action: Action, options: Options, events: Option<&Path>, in_process: 
         false => begin(Orders { options: options.clone(), action, output }).map_err(Some),
     };
     match hosted {
-        Ok(hosted) => {
+        Ok((hosted, _socket)) => {
             say(&begun(&options));
             follow(&hosted, &signals, to)?;
         }
@@ -105,12 +106,12 @@ fn sentence(event: &Value) -> Option<(anstyle::Style, String)> {
     })
 }
 
-fn begin(orders: Orders) -> Result<Arc<Hosted>, String> {
+fn begin(orders: Orders) -> Result<(Arc<Hosted>, Option<SocketFile>), String> {
     let hosted = Hosted::new()?;
     hosted.install(Watch::NAME, &[], |core| core.install::<Watch>(module::options(&orders)))?;
     // Only for observers outside: without it the guard does its work.
-    let _ = hosted.serve();
-    Ok(hosted)
+    let socket = hosted.serve().ok();
+    Ok((hosted, socket))
 }
 
 /// Tells how the module stands, and people what it found, until a signal comes. Events it has

@@ -21,6 +21,8 @@ mod sample;
 mod show;
 mod tree;
 
+pub use graph::escaped;
+
 use graph::Graph;
 use orbit_console::out::{self, Done, Failure};
 use orbit_inspect::Error;
@@ -187,6 +189,26 @@ pub struct Found {
     pub runtime: Vec<String>,
 }
 
+/// A hang as parts of somebody else's page.
+#[derive(Clone, Debug)]
+pub struct Drawing {
+    /// What waits for what: an `svg` element, for a page that has [`picture_style`] and, in some
+    /// `defs` element, [`picture_heads`]. It has no style, script or address of its own.
+    pub picture: String,
+    /// Threads with what they wait for and their stacks, as `orbit why` prints them, in lines.
+    pub text: String,
+}
+
+/// How the pictures of a page look, for a `style` element.
+pub fn picture_style() -> &'static str {
+    graph::STYLE
+}
+
+/// The heads of the arrows of a page's pictures, for a `defs` element.
+pub fn picture_heads() -> String {
+    graph::heads()
+}
+
 /// Reads what the threads of a hang's processes wait for, and answers the page that `orbit why
 /// --html` writes. Stops no thread: it shows the stacks that were taken. Blocks for the interval,
 /// for each process, and what reading `/proc` takes.
@@ -194,6 +216,24 @@ pub struct Found {
 /// # Errors
 /// If none of the processes can be read.
 pub fn page(found: &Found, interval: Duration) -> Result<String, Error> {
+    let samples = read(found, interval)?;
+    Ok(graph::html(&Graph::of(&samples), Some(&found.headline), &lines(&samples)))
+}
+
+/// The same as parts of a page.
+///
+/// # Errors
+/// As there.
+pub fn drawing(found: &Found, interval: Duration) -> Result<Drawing, Error> {
+    let samples = read(found, interval)?;
+    Ok(Drawing { picture: graph::bare(&Graph::of(&samples)), text: lines(&samples) })
+}
+
+fn lines(samples: &[Sample]) -> String {
+    plain(&|to: &mut dyn Write| samples.iter().try_for_each(|sample| show::text(to, sample)))
+}
+
+fn read(found: &Found, interval: Duration) -> Result<Vec<Sample>, Error> {
     let mut samples: Vec<Sample> = Vec::new();
     let mut failed = None;
     for pid in &found.pids {
@@ -207,9 +247,7 @@ pub fn page(found: &Found, interval: Duration) -> Result<String, Error> {
         }
     }
     match failed {
-        Some(error) if samples.is_empty() => return Err(error),
-        _ => {}
+        Some(error) if samples.is_empty() => Err(error),
+        _ => Ok(samples),
     }
-    let text = |to: &mut dyn Write| samples.iter().try_for_each(|sample| show::text(to, sample));
-    Ok(graph::html(&Graph::of(&samples), Some(&found.headline), &plain(&text)))
 }

@@ -92,7 +92,9 @@ pub(crate) fn sentence(lock: &Contention, name: Option<&str>) -> String {
 /// A line for each thread, up to [`NAMED`].
 fn heads(to: &mut (impl Write + ?Sized), sample: &Sample, members: &[&Thread]) -> io::Result<()> {
     for thread in members.iter().take(NAMED) {
-        write!(to, "{HEAD}thread {}{HEAD:#} ({}) ", thread.tid, Harmless(&thread.name))?;
+        let of_python = sample.runtime.names.get(&thread.tid);
+        let named = of_python.map_or_else(String::new, |name| format!(", in Python {name}"));
+        write!(to, "{HEAD}thread {}{HEAD:#} ({}{}) ", thread.tid, Harmless(&thread.name), Harmless(named))?;
         write!(to, "{}", Harmless(does(sample, thread)))?;
         let others = thread.peers.iter().copied().chain(thread.holder.map(|(pid, _)| pid));
         for other in others.filter(|other| *other != sample.pid) {
@@ -199,6 +201,7 @@ fn of_thread(sample: &Sample, thread: &Thread) -> Value {
     json!({
         "tid": thread.tid,
         "name": thread.name,
+        "python_name": sample.runtime.names.get(&thread.tid),
         "waits_for": (!thread.is_busy())
             .then(|| sample.runtime.wait_of(thread.tid).unwrap_or_else(|| thread.wait.to_string())),
         "cpu": (thread.cpu * 1000.0).round() / 1000.0,

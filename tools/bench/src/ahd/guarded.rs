@@ -8,7 +8,7 @@ use orbit_console::out::Failure;
 use orbit_linux::child::Exit;
 use orbit_linux::pidfd;
 use orbit_linux::status::Status;
-use orbit_watch::family;
+use orbit_family as family;
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

@@ -15,6 +15,7 @@ use super::stats::{Samples, Summary, median};
 use super::{Bench, Common, Progress};
 use ::graft::{Process, Protection, Source};
 use orbit_console::out::{self, Align, Failure, PLAIN, Table};
+use orbit_linux::child::Exit as _;
 use serde::Serialize;
 use std::process::{Command, Stdio};
 use subject::Subject;
@@ -76,9 +77,9 @@ pub fn run(args: &Args) -> out::Done {
     }
     let mut bench = Bench::start("graft", &args.common)?;
     let (rounds, by_gdb) = if args.common.quick { (30, 3) } else { (300, 10) };
-    let has_gdb = Command::new("gdb").arg("--version").stdout(Stdio::null()).stderr(Stdio::null()).status().is_ok();
-    if !has_gdb {
-        bench.note("gdb is not installed: it was not measured".to_owned());
+    let has_gdb = gdb_enters_another();
+    if let Err(why) = &has_gdb {
+        bench.note(format!("gdb was not measured: {why}"));
     }
     bench.note("gdb reads the program's symbols while the program is stopped".to_owned());
     let (left, right) = (Align::Left, Align::Right);
@@ -98,7 +99,7 @@ pub fn run(args: &Args) -> out::Done {
         let subject = Subject::start(threads)?;
         for (at, work) in works.into_iter().enumerate() {
             progress.at(nth * works.len() + at, &format!("{threads} threads: {}", work.name()));
-            let stops = measure(&subject, work, rounds, if has_gdb { by_gdb } else { 0 })?;
+            let stops = measure(&subject, work, rounds, if has_gdb.is_ok() { by_gdb } else { 0 })?;
             let times = ratio(median(stops.ours), median(stops.bare));
             let cells = [
                 work.name().to_owned(),
@@ -178,6 +179,18 @@ fn by_graft(process: &Process, work: Work) -> Result<(), Failure> {
     }
 }
 
+/// Whether gdb can make calls in a program here, tried with one that nothing is measured of. On a
+/// CPU with AMX that of Debian 12 cannot: it fails to write the registers back, which ruins the
+/// program.
+fn gdb_enters_another() -> Result<(), String> {
+    let mut other = Command::new("sleep").arg("60").spawn().map_err(|error| format!("sleep: {error}"))?;
+    let done = gdb_enters(other.id() as i32, Work::Calls);
+    // It may have ended already.
+    let _ = other.kill();
+    other.wait_for_exit().map_err(|error| error.to_string())?;
+    done.map_err(|error| error.to_string())
+}
+
 fn gdb_enters(pid: i32, work: Work) -> Result<(), Failure> {
     let mut gdb = Command::new("gdb");
     gdb.args(["-nx", "-batch", "-p", &pid.to_string()]);
@@ -193,6 +206,9 @@ fn gdb_enters(pid: i32, work: Work) -> Result<(), Failure> {
     let is_done = work == Work::Stop || said.contains(&format!("$1 = {pid}")) && said.contains("$2 = 0");
     match done.status.success() && is_done {
         true => Ok(()),
-        false => Err(failed(format!("gdb: {said}{}", String::from_utf8_lossy(&done.stderr)))),
+        false => {
+            let errors = String::from_utf8_lossy(&done.stderr);
+            Err(failed(format!("gdb: {}", errors.lines().last().unwrap_or("the calls in the program failed"))))
+        }
     }
 }

@@ -26,7 +26,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const WAYS: [Option<&[&str]>; 3] = [
     None,
     Some(&["--log", "--log-size", "64M", "--family"]),
-    Some(&["--log", "--log-size", "64M", "--family", "--requests"]),
+    Some(&["--log", "--log-size", "64M", "--family", "--requests", "--allow-repeats"]),
 ];
 
 /// Table 9: a child that crashes, restarted by Apache or put back, and what that costs; and

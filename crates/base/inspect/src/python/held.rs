@@ -1,15 +1,17 @@
-//! The locks that Python threads hold by a `with` statement.
+//! The locks that Python threads hold: an `RLock` however it was acquired, others by a `with`
+//! statement.
 //!
-//! A Python lock keeps no owner (an `RLock` does). But a thread inside `with lock:` has the lock's
+//! An `RLock` keeps its owner, so a waiter's frame leads to the holder: see [`Python::owners`].
+//! Another lock keeps none. But a thread inside `with lock:` has the lock's
 //! `__exit__` on the stack of that frame, at a depth that the code's table of exceptions says for
 //! each instruction: nothing is guessed from stale memory. While a thread still waits to enter, its
 //! instruction is before the range that the table gives to the block, so that it is not taken for a
 //! holder. Promises and bounds are those of the module. Refuses: 3.9 and 3.10, whose blocks are
-//! kept otherwise; locks acquired by a call.
+//! kept otherwise, and 3.14: [`Python::reads_locks`] says so; a `Lock` acquired by a call.
 
 use super::{Layout, MAX_FRAMES, MAX_TABLE, Python, Reader, Top, layout};
 use crate::waits::Watched;
-use std::collections::HashSet;
+use std::collections::{BTreeMap, HashSet};
 
 /// Where a frame's variables begin, in all versions from 3.11 on.
 const VARIABLES: u64 = 72;
@@ -17,8 +19,22 @@ const VARIABLES: u64 = 72;
 /// after that of its first line.
 const EXCEPTIONS: u64 = 40;
 const COUNT_AFTER_FIRST_LINE: u64 = 4;
+/// Of an object its type, of a type its name, of a method what it is bound to.
+const KIND: u64 = 8;
+const KIND_NAME: u64 = 24;
+const METHOD_OF: u64 = 24;
+/// What the type of reentrant locks is called.
+const R_LOCK: &[u8] = b"_thread.RLock";
 /// Where a lock object keeps its lock.
 const LOCK: u64 = 16;
+/// Of an `RLock`, after its lock, the thread that owns it, as the C library names that, and how
+/// often that one acquired it.
+const OWNER: u64 = 24;
+const TIMES: u64 = 32;
+/// More references than this an object never has: what was freed has an address in their place.
+const MAX_REFERENCES: u64 = 1 << 32;
+/// Where a code object has the depth of its stack, before its first line.
+const DEPTH_BEFORE_FIRST_LINE: u64 = 4;
 /// Deepest stack of a frame, and most variables, that are read.
 const MAX_DEPTH: u64 = 64;
 const MAX_VARIABLES: u32 = 10_000;
@@ -33,10 +49,83 @@ pub struct HeldLock {
 }
 
 impl Python {
+    /// Whether the holders of locks can be read.
+    ///
+    /// # Errors
+    /// A sentence, where the version is not known.
+    pub fn reads_locks(&self) -> Result<(), String> {
+        if self.layout.table == layout::Table::Locations {
+            return Ok(());
+        }
+        let (major, minor) = self.version;
+        Err(format!("holders of Python's locks are read of CPython 3.11 to 3.13 alone, not of {major}.{minor}"))
+    }
+
+    /// The owners of the `RLock`s that these threads wait for, each given with the word that it
+    /// sleeps at. The lock is found in the waiter's innermost Python frame, by that word; its
+    /// memory names the owner. The process is not stopped.
+    pub fn owners(&self, waiters: &[(i32, u64)]) -> Vec<HeldLock> {
+        if self.reads_locks().is_err() || waiters.is_empty() {
+            return Vec::new();
+        }
+        let mut reader = Reader::of(self.memory, super::MAX_READS);
+        let watched = Watched::of_few(self.pid).ok();
+        let (mut places, mut threads) = (Vec::new(), BTreeMap::new());
+        for state in self.states(&mut reader) {
+            let tid = self.tid(&mut reader, state, watched.as_ref());
+            if let Some(thread) = reader.u64(state.wrapping_add(self.layout.thread_id)).filter(|_| tid != 0) {
+                threads.insert(thread, tid);
+            }
+            places.extend(waiters.iter().find(|(waiter, _)| *waiter == tid).map(|(_, word)| (state, *word)));
+        }
+        let mut out: Vec<HeldLock> = Vec::new();
+        for (state, word) in places {
+            let owner = self.owner(&mut reader, state, word);
+            let holder = owner.and_then(|owner| threads.get(&owner)).copied();
+            let held = holder.map(|holder| HeldLock { holder, word });
+            out.extend(held.filter(|held| !out.contains(held)));
+        }
+        out
+    }
+
+    /// The owner, as the C library names it, of the `RLock` whose word this is, if the thread's
+    /// innermost Python frame has it.
+    fn owner(&self, r: &mut Reader, state: u64, word: u64) -> Option<u64> {
+        let l: &Layout = &self.layout;
+        let mut frame = self.top(r, state)?;
+        if let Some(at) = l.owner
+            && r.bytes::<1>(frame.wrapping_add(at)) == Some([layout::OWNED_BY_C])
+        {
+            frame = r.pointer(frame.wrapping_add(l.previous))?;
+        }
+        let code = r.pointer(frame.wrapping_add(l.code))?;
+        let depth = r.bytes(code.wrapping_add(l.first_line - DEPTH_BEFORE_FIRST_LINE)).map(u32::from_le_bytes)?;
+        let count = r.bytes(code.wrapping_add(l.first_line + COUNT_AFTER_FIRST_LINE)).map(u32::from_le_bytes)?;
+        let count = u64::from(count.min(MAX_VARIABLES)) + u64::from(depth).min(MAX_DEPTH);
+        let words = r.vec(frame.wrapping_add(VARIABLES), 8 * count)?;
+        let objects = (0..words.len()).step_by(8).filter_map(|at| crate::stacks::elf::u64_at(&words, at));
+        objects.filter(|at| *at > 4096 && at & 7 == 0).find_map(|at| {
+            // A method that is bound to the lock, or the lock itself.
+            let bound = r.pointer(at.wrapping_add(METHOD_OF)).filter(|lock| self.is_lock_of(r, *lock, word));
+            let lock = bound.or_else(|| Some(at).filter(|lock| self.is_lock_of(r, *lock, word)))?;
+            let times = r.u64(lock.wrapping_add(TIMES))?;
+            r.u64(lock.wrapping_add(OWNER)).filter(|owner| times > 0 && *owner != 0)
+        })
+    }
+
+    /// Whether a living `RLock` is there whose waiters sleep at that word.
+    fn is_lock_of(&self, r: &mut Reader, lock: u64, word: u64) -> bool {
+        r.u64(lock.wrapping_add(LOCK)) == Some(word)
+            && r.u64(lock).is_some_and(|references| (1..MAX_REFERENCES).contains(&references))
+            && r.pointer(lock.wrapping_add(KIND))
+                .and_then(|kind| r.u64(kind.wrapping_add(KIND_NAME)))
+                .is_some_and(|name| is_text(r, name, &[R_LOCK]))
+    }
+
     /// The locks that threads hold by `with`, outermost frames last. The process is not stopped:
     /// what it says of threads that did not run meanwhile is as it was at one moment.
     pub fn held_locks(&self) -> Vec<HeldLock> {
-        if self.layout.table != layout::Table::Locations {
+        if self.reads_locks().is_err() {
             return Vec::new();
         }
         let mut reader = Reader::of(self.memory, super::MAX_READS);
@@ -55,13 +144,7 @@ impl Python {
 
     fn held_by(&self, r: &mut Reader, state: u64) -> Vec<u64> {
         let l: &Layout = &self.layout;
-        let top = match l.top {
-            Top::Direct(at) => r.u64(state.wrapping_add(at)),
-            Top::Through(at, then) => {
-                r.pointer(state.wrapping_add(at)).and_then(|between| r.u64(between.wrapping_add(then)))
-            }
-        };
-        let (mut next, mut known, mut out) = (top, HashSet::new(), Vec::new());
+        let (mut next, mut known, mut out) = (self.top(r, state), HashSet::new(), Vec::new());
         while let Some(frame) = next.filter(|f| *f != 0 && f & 7 == 0)
             && known.len() < MAX_FRAMES
             && known.insert(frame)
@@ -73,6 +156,16 @@ impl Python {
             }
         }
         out
+    }
+
+    /// The innermost frame of a thread state.
+    fn top(&self, r: &mut Reader, state: u64) -> Option<u64> {
+        match self.layout.top {
+            Top::Direct(at) => r.u64(state.wrapping_add(at)),
+            Top::Through(at, then) => {
+                r.pointer(state.wrapping_add(at)).and_then(|between| r.u64(between.wrapping_add(then)))
+            }
+        }
     }
 
     /// The locks of the blocks that a frame is in.
@@ -97,18 +190,20 @@ impl Python {
         // A method of C: count, type, its definition, the object that it is bound to.
         let method = r.pointer(place)?;
         let definition = r.pointer(method.wrapping_add(16))?;
-        let lock = r.pointer(method.wrapping_add(24))?;
+        let lock = r.pointer(method.wrapping_add(METHOD_OF))?;
         let name_at = r.u64(definition)?;
-        let kind = r.pointer(lock.wrapping_add(8))?;
-        let kind_at = r.u64(kind.wrapping_add(24))?;
-        let is = |r: &mut Reader, at: u64, names: &[&[u8]]| {
-            let text = r.bytes::<16>(at).unwrap_or_default();
-            names.iter().any(|name| text.starts_with(name) && text.get(name.len()) == Some(&0))
-        };
-        let is_exit = is(r, name_at, &[b"__exit__"]);
-        let is_lock = is(r, kind_at, &[b"_thread.lock", b"_thread.RLock"]);
+        let kind = r.pointer(lock.wrapping_add(KIND))?;
+        let kind_at = r.u64(kind.wrapping_add(KIND_NAME))?;
+        let is_exit = is_text(r, name_at, &[b"__exit__"]);
+        let is_lock = is_text(r, kind_at, &[b"_thread.lock", R_LOCK]);
         if is_exit && is_lock { r.pointer(lock.wrapping_add(LOCK)) } else { None }
     }
+}
+
+/// Whether one of these texts stands there, with its end.
+fn is_text(r: &mut Reader, at: u64, texts: &[&[u8]]) -> bool {
+    let found = r.bytes::<16>(at).unwrap_or_default();
+    texts.iter().any(|text| found.starts_with(text) && found.get(text.len()) == Some(&0))
 }
 
 /// How deep the stack of a frame is at least at an instruction, by the innermost entry of the

@@ -10,8 +10,11 @@
 mod held;
 mod layout;
 mod lines;
+mod objects;
+mod tasks;
 
 pub use held::HeldLock;
+pub use tasks::{Awaits, MAX_TASKS, Task};
 
 use crate::stacks::MAX_KEPT;
 use crate::stacks::elf::{Elf, Room};
@@ -310,26 +313,31 @@ impl Python {
                     None => return (out, true),
                 }
             }
-            let Some(code) = r.pointer(frame.wrapping_add(l.code)) else {
-                return (out, true);
-            };
-            let known_code = match codes.get(&code) {
-                Some(c) => c.clone(),
-                None => {
-                    let c = self.code(r, code).map(Rc::new);
-                    codes.insert(code, c.clone());
-                    c
-                }
-            };
-            // Each frame has names of its own, and the table is gone through for its line.
-            let Some(c) = known_code.filter(|c| r.take(c.function.len() + c.file.len() + c.table.len()).is_some())
-            else {
-                return (out, true);
-            };
-            let at = r.u64(frame.wrapping_add(l.instruction));
-            let line = at.and_then(|at| lines::line(l.table, &c.table, c.first, self.offset(code, at)));
-            out.push(PyFrame { function: c.function.clone(), file: c.file.clone(), line });
+            match self.frame(r, frame, codes) {
+                Some(frame) => out.push(frame),
+                None => return (out, true),
+            }
         }
+    }
+
+    /// One frame.
+    fn frame(&self, r: &mut Reader, frame: u64, codes: &mut HashMap<u64, Option<Rc<Code>>>) -> Option<PyFrame> {
+        let l = &self.layout;
+        let code = r.pointer(frame.wrapping_add(l.code))?;
+        let known = match codes.get(&code) {
+            Some(c) => c.clone(),
+            None => {
+                let c = self.code(r, code).map(Rc::new);
+                codes.insert(code, c.clone());
+                c
+            }
+        };
+        let c = known?;
+        // Each frame has names of its own, and the table is gone through for its line.
+        r.take(c.function.len() + c.file.len() + c.table.len())?;
+        let at = r.u64(frame.wrapping_add(l.instruction));
+        let line = at.and_then(|at| lines::line(l.table, &c.table, c.first, self.offset(code, at)));
+        Some(PyFrame { function: c.function.clone(), file: c.file.clone(), line })
     }
 
     /// The offset in the code where a frame stands, in bytes.

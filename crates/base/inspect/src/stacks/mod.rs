@@ -38,7 +38,7 @@ use elf::Room;
 use module::Module;
 use orbit_linux::procfs::ids;
 use std::collections::HashMap;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use stop::{Copied, Does};
 use unwind::{Regs, Stuck};
 
@@ -48,6 +48,9 @@ pub const MAX_FRAMES: usize = 512;
 const MAX_MODULES: usize = 4096;
 /// Samples of a thread that goes in and out of its calls, at most.
 const MAX_SAMPLES: u32 = 20;
+/// Threads that got too little CPU for a sample are sampled again for so long, all of a copy
+/// together: on a loaded machine a report is better late than without a place.
+const MAX_TIME_FOR_CPU: Duration = Duration::from_millis(1500);
 /// CPU time inside the kernel after which a thread is in a long call, or in one after the other: it
 /// is not stopped.
 const LONG_CALL: Duration = Duration::from_millis(2);
@@ -269,7 +272,9 @@ impl Unwinder {
             some => some.to_vec(),
         };
         let (gentle, states) = (self.gentle, self.states);
+        let begun = Instant::now();
         let one = |tid: i32| -> OneCopy {
+            let since = Instant::now();
             // One that wakes up during the sample may fall asleep again.
             for last in (0..MAX_SAMPLES).map(|i| i + 1 == MAX_SAMPLES) {
                 let does = stop::does(pid, tid);
@@ -281,8 +286,9 @@ impl Unwinder {
                         (Place::Asleep, _) => continue,
                         (Place::Kernel, Some(c)) => return (How::Inside, Ok(c), None),
                         (Place::Kernel, None) => return (How::Not, Err(Error::InKernel { tid }), None),
+                        (Place::Unknown, _) if !last && begun.elapsed() < MAX_TIME_FOR_CPU => continue,
                         (Place::Unknown, _) => {
-                            let waited_ms = place::MAX_WALL_TIME.as_millis() as u64;
+                            let waited_ms = since.elapsed().as_millis() as u64;
                             return (How::Not, Err(Error::NotStopped { tid, waited_ms }), None);
                         }
                         (Place::Own, _) => {}

@@ -11,8 +11,7 @@ use super::stop::{Copied, copy};
 use super::unwind::Regs;
 use crate::waits::Seen;
 use crate::{Maps, procfs};
-use orbit_linux::clock::monotonic_ns;
-use orbit_linux::perf::Ticks;
+use orbit_linux::perf::{Tick, Ticks};
 use orbit_linux::sched;
 use orbit_linux::stat::Stat;
 use std::time::{Duration, Instant};
@@ -24,7 +23,8 @@ const NS_BETWEEN_TICKS: u64 = 50_000;
 /// CPU time after which a thread is inside the kernel that no tick met in its own code, where ticks
 /// inside the kernel are not shown.
 const KERNEL_AFTER_CPU: Duration = Duration::from_millis(20);
-/// A tick older than this, ns, says where the thread was, not where it is.
+/// A tick after which the thread had more CPU time than this, ns, says where it was, not where it
+/// is. Wall time would count what the observer itself takes on the thread's CPU.
 const MAX_TICK_AGE_NS: u64 = 20_000;
 /// So many ticks in a row in its own code, each at most [`MAX_NS_BETWEEN_OWN_TICKS`] after the one
 /// before, show that a thread is not between two calls.
@@ -38,6 +38,11 @@ const MAX_KERNEL_TICKS_IN_A_ROW: u32 = 40;
 const FEW_OWN_TICKS_DIVISOR: u64 = 10;
 /// For so long ticks are waited for without sleeping, so that they are fresh.
 const POLL_WITHOUT_SLEEP: Duration = Duration::from_millis(2);
+/// Sleep between two polls, as a part of the time since the first, and at most. The observer may
+/// share a CPU with the thread and others: each wake-up then takes the CPU from the thread, which
+/// gets it back only after those, so that frequent polls leave it no ticks in a row.
+const SLEEP_DIVISOR: u32 = 16;
+const MAX_SLEEP: Duration = Duration::from_millis(1);
 /// Samples of a thread that entered another call while its stack was copied, at most.
 const MAX_SAMPLES: u32 = 3;
 /// Where the kernel counts by its own ticks: so many of them (10 ms each) in one mode distinguish
@@ -105,10 +110,12 @@ fn sample(tid: i32, cpu: Duration, clock: &mut Clock, mut inside: impl FnMut(Reg
     let mut polls = 0u32;
     while start.elapsed() < MAX_WALL_TIME {
         let mut own = false;
+        let mut newest = None;
         while let Some(tick) = clock.0.as_mut().and_then(Ticks::next_tick) {
             ticks += 1;
             own_ticks += u64::from(tick.own);
             inside_row = if tick.own { 0 } else { inside_row + 1 };
+            newest = Some(tick);
             longest = inside_row.max(longest);
             if !tick.own {
                 (met, row) = (true, 0);
@@ -119,10 +126,15 @@ fn sample(tid: i32, cpu: Duration, clock: &mut Clock, mut inside: impl FnMut(Reg
             }
             row = if tick.ns.saturating_sub(last) <= MAX_NS_BETWEEN_OWN_TICKS { row + 1 } else { 1 };
             (last, own) = (tick.ns, true);
-            let short = longest > 0
-                && longest <= MAX_KERNEL_TICKS_IN_A_ROW
-                && ticks * NS_BETWEEN_TICKS >= cpu.as_nanos() as u64;
-            if (row >= OWN_TICKS_IN_A_ROW || short) && monotonic_ns().saturating_sub(tick.ns) < MAX_TICK_AGE_NS {
+        }
+        let short =
+            longest > 0 && longest <= MAX_KERNEL_TICKS_IN_A_ROW && ticks * NS_BETWEEN_TICKS >= cpu.as_nanos() as u64;
+        if let Some(tick) = newest.filter(|tick| tick.own && (row >= OWN_TICKS_IN_A_ROW || short)) {
+            // Asleep it has no CPU time either.
+            if sleeps(tid) {
+                return Place::Asleep;
+            }
+            if clock.is_fresh(&tick) {
                 return Place::Own;
             }
         }
@@ -155,15 +167,21 @@ fn sample(tid: i32, cpu: Duration, clock: &mut Clock, mut inside: impl FnMut(Reg
         {
             return Place::Kernel;
         }
-        let line = procfs::text(&format!("/proc/{tid}/task/{tid}/syscall"), 512).unwrap_or_default();
-        if Seen::parse(line.as_bytes()).is_some_and(|s| s != Seen::Running) {
+        if sleeps(tid) {
             return Place::Asleep;
         }
         if !eager {
-            std::thread::sleep(Duration::from_nanos(NS_BETWEEN_TICKS));
+            let sleep = (start.elapsed() / SLEEP_DIVISOR).min(MAX_SLEEP);
+            std::thread::sleep(sleep.max(Duration::from_nanos(NS_BETWEEN_TICKS)));
         }
     }
     Place::Unknown
+}
+
+/// Whether a thread sleeps inside a call.
+fn sleeps(tid: i32) -> bool {
+    let line = procfs::text(&format!("/proc/{tid}/task/{tid}/syscall"), 512).unwrap_or_default();
+    Seen::parse(line.as_bytes()).is_some_and(|seen| seen != Seen::Running)
 }
 
 /// CPU time of a thread, ns.
@@ -184,5 +202,11 @@ pub struct Clock(Option<Ticks>);
 impl Clock {
     fn of(tid: i32) -> Clock {
         Clock(Ticks::open(tid, NS_BETWEEN_TICKS, true).or_else(|_| Ticks::open(tid, NS_BETWEEN_TICKS, false)).ok())
+    }
+
+    /// Whether the thread has hardly run since the tick.
+    fn is_fresh(&self, tick: &Tick) -> bool {
+        let is_young = |ran: u64| ran.saturating_sub(tick.ran_ns) < MAX_TICK_AGE_NS;
+        self.0.as_ref().and_then(Ticks::ran_ns).is_some_and(is_young)
     }
 }

@@ -148,3 +148,24 @@ fn gone() {
     assert!(matches!(Unwinder::new(pid), Err(Error::Gone { .. })));
     assert!(matches!(Watched::new(pid), Err(Error::Gone { .. })));
 }
+
+#[test]
+fn beside_ten_others_on_the_same_cpu() {
+    let dir = Dir::new("crowded");
+    let program = dir.build("loops.c", &["-O1"]);
+    // SAFETY: a plain call without arguments.
+    let cpu = usize::try_from(unsafe { libc::sched_getcpu() }).unwrap();
+    // Of this thread and those that it starts: the programs, and the one that takes stacks.
+    orbit_linux::sched::set_affinity(0, &[cpu]).unwrap();
+    let running: Vec<Running> = (0..11).map(|_| Running::program(&program, &["flag"])).collect();
+    let mut u = Unwinder::new(running[0].pid()).unwrap();
+    let mut errors = Vec::new();
+    for _ in 0..10 {
+        let s = u.capture(&[]).pop().unwrap();
+        match s.error {
+            Some(e) => errors.push(e.to_string()),
+            None => assert!(has(&s, "main"), "{s:#?}"),
+        }
+    }
+    assert!(errors.len() <= 2, "{errors:?}");
+}

@@ -59,6 +59,7 @@ impl Program {
         self.ladder.judge(&Facts {
             at: now,
             ip: crash.ip,
+            is_late: false,
             is_hang: false,
             last_input: None,
             may_drop: false,

@@ -113,7 +113,11 @@ impl Module for Detector {
             if let Err(e) = self.detection.add(pid)
                 && !gone(&e)
             {
-                let text = format!("process {pid} cannot be inspected ({e}): needs the same user, or CAP_SYS_PTRACE");
+                // Without the second its files of mode 0400 would not open next.
+                let text = format!(
+                    "process {pid} cannot be inspected ({e}): needs the same user, or CAP_SYS_PTRACE and \
+                     CAP_DAC_READ_SEARCH"
+                );
                 context.report(line(Event::Trouble { pid, text }));
             }
         }

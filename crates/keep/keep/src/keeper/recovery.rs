@@ -9,16 +9,24 @@
 use super::{Keeper, rung_index};
 use crate::arguments::Exactness;
 use crate::error::Error;
-use crate::ladder::{Rung, Step};
+use crate::ladder::{Facts, Rung, Step};
 use crate::place;
 use crate::report::{Event, ms};
 use crate::restore::Restored;
 use crate::shared::{Counts, CrashReport};
 use crate::space::unrecordable;
+use orbit_linux::{pidfd, poll};
+use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
 /// How long the serving thread may take to a safe point after another thread has crashed.
 pub(super) const PUT_BACK_LIMIT: Duration = Duration::from_secs(2);
+/// How long a program may stand still for a recovery, all its attempts together: from then on its
+/// clients are better served by a restart.
+const RECOVERY_LIMIT: Duration = Duration::from_secs(5);
+/// A replay that has not ended after this time, counted from the crash, does not end: the program
+/// dies of its signal.
+const REPLAY_LIMIT: Duration = Duration::from_secs(10);
 /// How long at least the environment stays changed, after the program has come past its crash.
 const CHANGED_AFTER: Duration = Duration::from_secs(1);
 
@@ -63,6 +71,7 @@ impl Keeper {
             return;
         }
         self.figures.crashes += 1;
+        self.kept.has_crashed(crash);
         if let Some(delay) = self.ladder.delay(since) {
             std::thread::sleep(delay);
         }
@@ -153,6 +162,24 @@ impl Keeper {
         self.recovered(&attempt, lost, reset.into_iter().collect(), now.calls.saturating_sub(before.calls));
     }
 
+    /// Gives the program up if its replay computes without end. A signal that it blocks cannot end
+    /// it: then it is killed.
+    pub(super) fn limit_replay(&mut self) {
+        let Some((first, since)) = self.crash else { return };
+        if self.replay.is_none() || since.elapsed() < REPLAY_LIMIT {
+            return;
+        }
+        self.finish(Err(Error::Unkept(format!("its replay has not ended within {REPLAY_LIMIT:?}"))));
+        let signal = if first.signal == CrashReport::HANG { libc::SIGABRT } else { first.signal };
+        // It may have exited by itself.
+        let _ = pidfd::send_signal(self.kept.process().handle(), signal);
+        let handle = self.kept.process().handle().as_raw_fd();
+        let mut exit = [libc::pollfd { fd: handle, events: libc::POLLIN, revents: 0 }];
+        if poll::poll(&mut exit, Some(PUT_BACK_LIMIT)).is_ok_and(|count| count == 0) {
+            let _ = pidfd::send_signal(self.kept.process().handle(), libc::SIGKILL);
+        }
+    }
+
     /// The ladder's next step, after a replay that is not proven.
     fn next(&mut self, crash: &CrashReport) {
         self.replay = None;
@@ -164,12 +191,13 @@ impl Keeper {
     }
 
     /// What has come of an attempt: it is replayed now, or done, or the program is given up.
-    fn finish(&mut self, done: Result<Attempt, Error>) {
+    pub(super) fn finish(&mut self, done: Result<Attempt, Error>) {
         match done {
             Ok(attempt) => self.attempted(attempt),
             Err(error) => {
                 self.figures.by_rung[rung_index(Rung::GiveUp)] += 1;
-                (self.replay, self.crash) = (None, None);
+                self.given_up = self.crash.take().map(|(first, _)| first.signal);
+                self.replay = None;
                 self.reporter.report(&Event::GaveUp { why: error.to_string() });
                 self.shared.give_up();
             }
@@ -185,9 +213,13 @@ impl Keeper {
         self.changed_until = matches!(step, Step::Environment(_)).then_some(past);
         if !self.shared.has_log() {
             self.ladder.done_again(step, past);
-            let lost = attempt.lost.clone();
-            let reset = attempt.restored.connections_reset;
-            let reset = (reset > 0).then(|| format!("{reset} connections from which it had read since"));
+            let mut lost = attempt.lost.clone();
+            let Restored { connections_reset: reset, appended, signals_handled, .. } = attempt.restored;
+            lost.extend((appended > 0).then(|| {
+                format!("{appended} outputs to files open for appending and to stderr, whoever has read them")
+            }));
+            lost.extend((signals_handled > 0).then(|| format!("what {signals_handled} signals had done")));
+            let reset = (reset > 0).then(|| format!("{reset} connections that had moved since"));
             self.recovered(&attempt, lost, reset.into_iter().collect(), 0);
             return;
         }
@@ -217,6 +249,9 @@ impl Keeper {
 
     /// Judges and acts.
     fn attempt(&mut self, crash: &CrashReport) -> Result<Attempt, Error> {
+        if self.crash.is_some_and(|(_, since)| since.elapsed() > RECOVERY_LIMIT) {
+            return Err(Error::Unkept(format!("it has not come back within {RECOVERY_LIMIT:?}")));
+        }
         let step = self.judge(crash)?;
         let (lost, age, before) = (self.lost(step), self.kept.age(step), self.shared.replay_counts());
         let (restored, stopped) = self.put_back(crash, step)?;
@@ -249,7 +284,8 @@ impl Keeper {
             }
             last_input = self.shared.cut_at_crash(crash)?.last_input;
         }
-        let facts = self.kept.facts(&self.shared, crash, last_input);
+        let is_late = self.crash.is_some_and(|(_, since)| since.elapsed() > RECOVERY_LIMIT / 2);
+        let facts = Facts { is_late, ..self.kept.facts(&self.shared, crash, last_input) };
         let step = self.ladder.judge(&facts);
         if let Step::GiveUp(why) = step {
             return Err(Error::Unkept(why.into()));
@@ -282,7 +318,7 @@ impl Keeper {
                 Some((fd, bytes)) => format!("the input of {bytes} bytes on descriptor {fd}: its connection ends"),
                 None => "the last input".into(),
             }],
-            _ if self.shared.has_log() || self.settings.exactness == Exactness::Exact => Vec::new(),
+            _ if self.shared.has_log() || self.settings.exactness != Exactness::BestEffort => Vec::new(),
             _ => vec!["what it did since the checkpoint is done again: output may be repeated".into()],
         }
     }

@@ -45,15 +45,34 @@ static void *waits(void *arg)
 {
     char byte;
     (void)arg;
-    sigset_t all;
+    sigset_t all, now;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, NULL);
+    pthread_sigmask(SIG_BLOCK, NULL, &now);
+    expect("a fault that is blocked, as its mask has it", sigismember(&now, SIGSEGV), 1);
     return (void *)read(pair[0], &byte, 1);
 }
 
-int main(int argc, char **argv)
+static volatile sig_atomic_t handled;
+static void on_signal(int sig) { handled = sig; }
+
+/* Handlers of signals that are sent, one of them for once: the program continues after each. */
+static void signals(void)
 {
-    int is_logged = argc > 1 && strcmp(argv[1], "log") == 0;
+    struct sigaction action = {.sa_handler = on_signal}, now;
+    sigaction(SIGFPE, &action, NULL);
+    raise(SIGFPE);
+    expect("the handler of a fault that was sent", handled, SIGFPE);
+    action.sa_flags = (int)SA_RESETHAND;
+    sigaction(SIGILL, &action, NULL);
+    raise(SIGILL);
+    expect("a handler for once", handled, SIGILL);
+    sigaction(SIGILL, NULL, &now);
+    expect("it was for once", now.sa_handler == SIG_DFL, 1);
+}
+
+int main(void)
+{
     struct pollfd input = {.fd = 0, .events = POLLIN};
     if (socketpair(AF_UNIX, SOCK_DGRAM, 0, pair) != 0 || poll(&input, 1, -1) != 1)
         return 1;
@@ -68,10 +87,9 @@ int main(int argc, char **argv)
     void *result;
     pthread_create(&thread, NULL, waits, NULL);
     expect("setuid", setuid(getuid()), 0);
-    if (!is_logged) {
-        pthread_cancel(thread);
-        pthread_join(thread, &result);
-        expect("a cancelled thread", (long)result, (long)PTHREAD_CANCELED);
-    }
+    pthread_cancel(thread);
+    pthread_join(thread, &result);
+    expect("a cancelled thread", (long)result, (long)PTHREAD_CANCELED);
+    signals();
     return failed ? 1 : 7;
 }

@@ -67,7 +67,7 @@ impl Apache {
             );
             fs::write(scratch.join("httpd.conf"), settings).expect("written");
             Command::new(KEEP)
-                .args(["--log", "--log-size", "64M", requests, "--family", "--events"])
+                .args(["--log", "--log-size", "64M", requests, "--allow-repeats", "--family", "--events"])
                 .arg(&events_file)
                 .args(["--", "/usr/sbin/apache2", "-D", "FOREGROUND", "-f"])
                 .arg(scratch.join("httpd.conf"))

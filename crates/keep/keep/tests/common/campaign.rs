@@ -209,6 +209,7 @@ fn reported(events: &Path, clients: usize) -> u64 {
     let text = std::fs::read_to_string(events).unwrap_or_default();
     let events = text.lines().filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok());
     events
+        .map(|e| orbit_testing::described("keep-events", e))
         .map(|e| match e["event"].as_str() {
             Some("recovered") if e["rung"] == "drop" => 1,
             Some("recovered") => e["reset"].as_array().map_or(0, Vec::len) as u64,

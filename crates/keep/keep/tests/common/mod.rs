@@ -64,7 +64,41 @@ impl Drop for Scratch {
 /// Events that a keeper has written.
 pub fn events(file: &Path) -> Vec<serde_json::Value> {
     let text = fs::read_to_string(file).unwrap_or_default();
-    text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect()
+    let lines = text.lines().filter_map(|line| serde_json::from_str(line).ok());
+    lines.map(|line| orbit_testing::described("keep-events", line)).collect()
+}
+
+/// How many checkpoints were taken, as far as that is shown.
+pub fn checkpoints(pid: i32) -> Option<u64> {
+    let said = Command::new(KEEP).args(["--status", "--json"]).output().expect("orbit-keep").stdout;
+    let all: serde_json::Value = serde_json::from_slice(&said).unwrap_or_default();
+    let mut rows = all["keepers"].as_array()?.iter().flat_map(|k| k["programs"].as_array()).flatten();
+    rows.find(|row| row["pid"] == pid)?["figures"]["checkpoints"].as_u64()
+}
+
+/// While this lives, a keeper takes no checkpoint, and is in the middle of none.
+pub struct Halted(u32);
+
+impl Halted {
+    /// `keeper`: an own child that was not reaped; `pid`: the program that it keeps.
+    pub fn new(keeper: u32, pid: i32) -> Halted {
+        let status = |pid: u32| fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+        until("it stands still between two checkpoints", || {
+            // SAFETY: an own child.
+            unsafe { libc::kill(keeper as i32, libc::SIGSTOP) };
+            until("it stands still", || status(keeper).contains("State:\tT").then_some(()));
+            // The program is traced for as long as a checkpoint takes.
+            let halted = Halted(keeper);
+            status(pid as u32).contains("TracerPid:\t0\n").then_some(halted)
+        })
+    }
+}
+
+impl Drop for Halted {
+    fn drop(&mut self) {
+        // SAFETY: an own child.
+        unsafe { libc::kill(self.0 as i32, libc::SIGCONT) };
+    }
 }
 
 pub fn count(file: &Path, event: &str) -> usize {

@@ -10,7 +10,7 @@ mod gates;
 mod record;
 
 pub use ends::{Access, Ends, Peer};
-pub use record::{Back, Cell, Connection, Record, Runtime, Sight, SocketUse, Unsure, VERSION, WaitFacts};
+pub use record::{Back, Cell, Connection, Locked, Record, Runtime, Sight, SocketUse, Unsure, VERSION, WaitFacts};
 
 use crate::history::waits_for_lock;
 use crate::wakers::chain_end;
@@ -51,6 +51,9 @@ pub struct Process {
     pub backs: BTreeMap<i32, (f64, Back, Vec<i32>)>,
     /// What its runtime's memory said of locks, once that was read.
     pub held: Option<HeldLocks>,
+    /// Goroutines that wait for locks, and of each since when it has not run: when that was seen
+    /// first, s, and what the process had lost then.
+    pub goroutines: Vec<(Locked, f64, f64)>,
 }
 
 /// What a runtime's memory says of its locks. It is not read at one moment: it counts for threads
@@ -87,8 +90,9 @@ pub struct Thread {
     /// Since when it could run and was not seen to get any CPU, s; nothing once it does, for then
     /// the kernel has counted it.
     pub starved_since: Option<f64>,
-    /// Since when it has used, or waited for, a CPU without a pause worth the name, s.
-    pub busy_since: Option<f64>,
+    /// Since when it has used, or waited for, a CPU without a pause worth the name, s, and for how
+    /// long it had done so before, ns.
+    pub busy: Option<(f64, u64)>,
     /// The thread at the end of the chain of holders it waits for, and what that had lost when it
     /// was first known to be.
     pub owed_by: Option<(Id, f64)>,
@@ -119,7 +123,7 @@ impl Thread {
 
     /// Whether it has computed without a pause for so long.
     pub fn computes_for(&self, now: f64, seconds: f64) -> bool {
-        self.busy_since.is_some_and(|since| now - since >= seconds)
+        self.busy.is_some_and(|(since, _)| now - since >= seconds)
     }
 
     /// Whether it has been asleep in the same call for so long, and what it waits for is known.
@@ -160,8 +164,9 @@ pub enum Seen {
     Same,
 }
 
-/// A thread that uses, or waits for, a CPU for this share of the time computes without a pause.
-const BUSY_SHARE: f64 = 0.8;
+/// A thread that is never seen asleep, and uses, or waits for, a CPU for this share of the time,
+/// computes without a pause: in a virtual machine the host takes a part of it.
+const BUSY_SHARE: f64 = 0.6;
 
 /// CPU time that a stop by the watcher may cost a thread, ns.
 const STIRS_NS: u64 = 10_000_000;
@@ -198,6 +203,7 @@ impl Facts {
                     process.held = Some(HeldLocks { t: *t, by: *by, locks });
                 }
             }
+            Record::Goroutines { t, p, e } => self.goroutines(*p, *t, e),
             Record::Back { t, p, fd, s, q } => {
                 if let Some(process) = self.processes.get_mut(p) {
                     process.backs.insert(*fd, (*t, *s, q.clone()));
@@ -220,6 +226,24 @@ impl Facts {
             | Record::End { .. } => {}
         }
         None
+    }
+
+    fn goroutines(&mut self, pid: i32, t: f64, list: &[Locked]) {
+        let lost = self.lost(pid, t);
+        let Some(process) = self.processes.get_mut(&pid) else { return };
+        let before = std::mem::take(&mut process.goroutines);
+        let since = |new: &Locked| {
+            let same = |(old, ..): &&(Locked, f64, f64)| (old.g, old.at, old.n) == (new.g, new.at, new.n);
+            before.iter().find(same).map_or((t, lost), |(_, since, lost)| (*since, *lost))
+        };
+        let known = list.iter().map(|new| (new, since(new)));
+        process.goroutines = known.map(|(new, (since, lost))| (new.clone(), since, lost)).collect();
+    }
+
+    /// What all threads of a process lost together by now, s.
+    pub fn lost(&self, pid: i32, now: f64) -> f64 {
+        let of = self.threads.range(Id { pid, tid: i32::MIN }..=Id { pid, tid: i32::MAX });
+        of.map(|(_, thread)| thread.lost(now)).sum()
     }
 
     fn waits(&mut self, wait: &WaitFacts) {
@@ -273,7 +297,7 @@ impl Facts {
                 stopped: false,
                 halted: 0.0,
                 starved_since: None,
-                busy_since: None,
+                busy: None,
                 owed_by: None,
                 left_lock: None,
             };
@@ -292,9 +316,13 @@ impl Facts {
         } else {
             None
         };
-        let wanted = (sight.run.saturating_sub(old.run) + sight.wt.saturating_sub(old.wt)) as f64 / 1e9;
-        let is_busy = sight.st != 'S' && wanted >= BUSY_SHARE * (sight.t - old.t);
-        thread.busy_since = if is_busy { thread.busy_since.or(Some(old.t)) } else { None };
+        // Over all that time: when in a scan a thread is read differs from scan to scan.
+        let wanted = |from: &Sight| from.run.saturating_add(from.wt);
+        let is_busy = |(since, before): &(f64, u64)| {
+            wanted(sight).saturating_sub(*before) as f64 / 1e9 >= BUSY_SHARE * (sight.t - since)
+        };
+        let busy = thread.busy.filter(is_busy).or_else(|| Some((old.t, wanted(&old))).filter(is_busy));
+        thread.busy = busy.filter(|_| sight.st != 'S');
         let same_call = (old.nr, old.a0, old.pc) == (sight.nr, sight.a0, sight.pc) && old.st == 'S' && sight.st == 'S';
         // Of one that is awake the kernel does not say where it is.
         let same_place = old.sp == sight.sp || sight.st != 'S' && sight.sp == 0;
@@ -317,6 +345,7 @@ impl Facts {
             thread.left_lock = None;
             process.has_gates = false;
             process.held = None;
+            process.goroutines.clear();
             process.backs.clear();
             return (Seen::Exec, Some(old));
         }
@@ -374,5 +403,31 @@ impl Facts {
     pub fn own_id(&self, pid: i32) -> i32 {
         let inner = self.processes.get(&pid).and_then(|p| p.inner.iter().find(|(_, tid)| **tid == pid));
         inner.map_or(pid, |(id, _)| *id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_thread_is_busy_whenever_in_a_scan_it_is_read() {
+        let (mut facts, id) = (Facts::default(), Id { pid: 1, tid: 1 });
+        let saw = |t: f64, run: f64, st| {
+            Record::Thread(Sight { t, p: 1, i: 1, run: (run * 1e9) as u64, st, ..Sight::default() })
+        };
+        // Read late in each second scan: by turns a third and the double of the time is seen used.
+        for nth in 0..40 {
+            let t = f64::from(nth) * 0.08;
+            let late = if nth % 2 == 1 { 0.05 } else { 0.0 };
+            facts.take(&saw(t, t + late, 'R'));
+        }
+        let computes = |facts: &Facts, now| facts.threads[&id].computes_for(now, 1.0);
+        assert!(computes(&facts, 3.2));
+        facts.take(&saw(3.3, 3.3, 'S'));
+        assert!(!computes(&facts, 5.0), "asleep");
+        facts.take(&saw(5.0, 3.4, 'R'));
+        facts.take(&saw(7.0, 3.5, 'R'));
+        assert!(!computes(&facts, 7.0), "seen awake by luck");
     }
 }

@@ -136,6 +136,16 @@ pub enum Record {
         /// Each.
         e: Vec<(i32, u64, i32)>,
     },
+    /// Goroutines that wait for locks.
+    #[serde(rename = "go")]
+    Goroutines {
+        /// When.
+        t: f64,
+        /// Process.
+        p: i32,
+        /// Each.
+        e: Vec<Locked>,
+    },
     /// What the other side of a connection does, on which a thread waits for an answer.
     #[serde(rename = "back")]
     Back {
@@ -355,10 +365,29 @@ pub enum Back {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Runtime {
-    /// HotSpot's monitors.
+    /// HotSpot's monitors, and locks of `java.util.concurrent`.
     Java,
     /// Python's locks.
     Python,
+}
+
+/// A goroutine that waits for a lock of package sync.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Locked {
+    /// The goroutine.
+    pub g: u64,
+    /// Address of the lock.
+    pub at: u64,
+    /// Whether it is a `sync.RWMutex`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub rw: bool,
+    /// A count that changes each time the goroutine runs.
+    pub n: u8,
+    /// Goroutines that wait for another lock, and have the address of this one on their stacks.
+    pub by: Vec<u64>,
+    /// Whether others have it there, that neither wait for a lock nor for goroutines to be done.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub o: bool,
 }
 
 /// What a TCP socket is for, in a [`Connection`].

@@ -4,8 +4,8 @@
 //! A guess: one job may simply take longer than all before. Likely once an event loop is left for
 //! twice as long while input waits that nobody takes: input of a worker or a filter may wait for a
 //! long job to end. Left out: a thread that is blocked by a lock whose holder itself waits for
-//! work, for then it is the turn of others; and one that sleeps for others that work, or for the
-//! clock: see [`comes_back`].
+//! work, for then it is the turn of others; one in a ring of locks, which is a closed set; and one
+//! that sleeps for others that work, or for the clock: see [`comes_back`].
 
 use super::{Key, Verdict, Why, others_work};
 use crate::facts::{Facts, Id, Thread};
@@ -32,12 +32,10 @@ pub fn loop_left(facts: &Facts, history: &History, limits: &Limits) -> Vec<Verdi
         if comes_back(facts, thread, habit, limits) {
             return None;
         }
+        // A ring of locks, or its own lock: the judge of closed sets says so, exactly.
+        let holder = chain_end(facts, thread)?;
         let mut threads = vec![*id];
-        if thread.idle_for(facts.now, limits.still)
-            && thread.sight.nr == libc::SYS_futex
-            && let Some(holder) = chain_end(facts, thread)
-            && holder.id != thread.id
-        {
+        if thread.idle_for(facts.now, limits.still) && thread.sight.nr == libc::SYS_futex && holder.id != thread.id {
             if holder.sleeps() && serves(&holder.sight) {
                 return None;
             }

@@ -4,6 +4,7 @@
 //! the same facts give the same verdicts.
 
 mod closed_set;
+mod goroutines;
 mod lock_held;
 mod loop_left;
 mod owed;
@@ -11,13 +12,14 @@ mod section;
 mod unanswered;
 
 pub use closed_set::closed_set;
+pub use goroutines::goroutines;
 pub use lock_held::lock_held;
 pub use loop_left::loop_left;
 pub use owed::owed;
 pub use section::{may_end_soon, others_work, section};
 pub use unanswered::unanswered;
 
-use crate::facts::{Back, Facts, Id};
+use crate::facts::{Back, Facts, Id, Locked};
 use crate::history::History;
 use crate::limits::Limits;
 use crate::wakers::How;
@@ -51,6 +53,8 @@ pub enum Key {
     Held(Id),
     /// The same without a known holder.
     HeldAt(i32, u64),
+    /// Locks of a process' goroutines.
+    Goroutines(i32),
     /// A port of a process.
     Unanswered(i32, u16),
     /// A thread that waits for an answer.
@@ -66,6 +70,7 @@ impl Key {
             Key::Closed(_) => "closed_set",
             Key::Left(_) => "loop_left",
             Key::Held(_) | Key::HeldAt(..) => "lock_held",
+            Key::Goroutines(_) => "goroutines",
             Key::Unanswered(..) => "unanswered",
             Key::Owed(_) => "owed",
             Key::Section(..) => "section",
@@ -103,6 +108,15 @@ pub enum Why {
         holder: Option<Id>,
         /// A thread that waits to read the same lock, behind the writer that waits.
         reader: Option<Id>,
+    },
+    /// Goroutines wait for locks beyond the limit.
+    Goroutines {
+        /// How long the first of them, s.
+        waited: f64,
+        /// Each; of a ring those that are part of it, in its order.
+        waits: Vec<Locked>,
+        /// Whether each seems to wait for the next one.
+        is_ring: bool,
     },
     /// Requests were read and not answered.
     Unanswered {
@@ -145,7 +159,7 @@ pub enum Why {
 pub type Judge = fn(&Facts, &History, &Limits) -> Vec<Verdict>;
 
 /// All rules, in the order in which they are applied.
-pub const JUDGES: [Judge; 6] = [closed_set, section, loop_left, lock_held, unanswered, owed];
+pub const JUDGES: [Judge; 7] = [closed_set, section, loop_left, lock_held, goroutines, unanswered, owed];
 
 /// Applies all rules.
 pub fn judge(facts: &Facts, history: &History, limits: &Limits) -> Vec<Verdict> {

@@ -6,12 +6,14 @@
 //! the oldest of them waits for twice as long, on a port that was seen to answer, and no thread of
 //! the process has been at its event loop since. A server that is back there and owes answers is
 //! the usual long poll (a queue's workers, subscribers); so is one that answers others. Connections
-//! that only ever take in (a collector of logs) are owed nothing.
+//! that only ever take in (a collector of logs) are owed nothing. Left out: a process with a ring
+//! of locks, or a thread that waits for its own, which is a closed set.
 
 use super::{Key, Verdict, Why};
 use crate::facts::Facts;
 use crate::history::{History, Port};
 use crate::limits::Limits;
+use crate::wakers::chain_end;
 use orbit_inspect::Sure;
 
 /// Exchanges after which it is known how a port answers.
@@ -29,10 +31,16 @@ pub fn unanswered(facts: &Facts, history: &History, limits: &Limits) -> Vec<Verd
                 continue;
             }
             let was_home = |since: f64| history.was_at_event_loop(pid, since);
-            verdicts.extend(of(pid, number, port, facts.now, queue, limits, &was_home));
+            let verdict = of(pid, number, port, facts.now, queue, limits, &was_home);
+            verdicts.extend(verdict.filter(|_| !has_ring(facts, pid)));
         }
     }
     verdicts
+}
+
+/// Whether threads of the process wait for one another's locks, or one for its own.
+fn has_ring(facts: &Facts, pid: i32) -> bool {
+    facts.threads.values().any(|thread| thread.id.pid == pid && chain_end(facts, thread).is_none())
 }
 
 fn of(

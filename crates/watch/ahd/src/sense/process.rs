@@ -284,8 +284,8 @@ impl Process {
             (is_at_word && t - thread.since >= RESTS).then_some((*tid, thread.since, word))
         };
         let resting: Vec<Rests> = self.threads.iter().filter_map(rests).collect();
-        if let Some((by, e)) = self.locks.read(self.pid, t, &resting) {
-            out(Record::Held { t, p: self.pid, by, e });
+        if let Some(record) = self.locks.read(self.pid, t, &resting) {
+            out(record);
         }
     }
 

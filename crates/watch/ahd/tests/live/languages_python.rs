@@ -1,5 +1,6 @@
 //! A thread of Python's that spins is reported though others are awake, which ask for the
-//! interpreter's lock now and then; one that gets back to its loop is not.
+//! interpreter's lock now and then; one that gets back to its loop is not. One that sleeps with
+//! that lock is named first.
 
 use crate::common::{Dir, Program, Watcher, have};
 use orbit_ahd::{Config, Event, Kind};
@@ -100,4 +101,37 @@ fn works_beside_others() {
         w.run(Duration::from_secs(8));
         w.quiet();
     }
+}
+
+/// A thread blocks in a call to C that keeps the interpreter's lock.
+const KEEPS_LOCK: &str = "
+import ctypes, os, select, threading, time
+libc = ctypes.PyDLL(None)
+events, _ = os.pipe()
+empty, _ = os.pipe()
+def keeps():
+    time.sleep(6)
+    libc.read(empty, ctypes.create_string_buffer(1), 1)
+threading.Thread(target=keeps, daemon=True).start()
+while True:
+    select.select([events], [], [], 0.01)
+";
+
+#[test]
+fn sleeps_with_the_global_lock() {
+    if !have("python3", "--version") {
+        return;
+    }
+    let p = Program::start(Command::new("python3").args(["-c", KEEPS_LOCK]));
+    let mut w = Watcher::of(p.pid(), Config { limit: Duration::from_secs(1), ..Config::default() });
+    let h = w.hang();
+    let t = &h.threads[0];
+    if t.python.is_empty() && t.note.is_some() {
+        println!("SKIP: needs CPython 3.9 to 3.13: {:?}", t.note);
+        return;
+    }
+    assert!(h.tid != p.pid() && t.python.iter().any(|f| f.function == "keeps"), "{h:#?}");
+    assert!(h.why.contains(&format!("waits for Python's global lock (GIL), which thread {}", h.tid)), "{}", h.why);
+    let waits = format!("waits for Python's global lock (GIL), held by thread {}", h.tid);
+    assert!(h.threads.iter().any(|t| t.tid == p.pid() && t.does == waits), "{h:#?}");
 }

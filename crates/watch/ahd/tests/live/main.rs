@@ -37,6 +37,7 @@ mod sections_two_copies;
 mod slow_machine;
 mod standstill;
 mod thousands_of_threads;
+mod threads_that_come_and_go;
 mod times_reported;
 mod usual_waits_for_each_other;
 mod waits_for_work;

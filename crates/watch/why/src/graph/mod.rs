@@ -19,7 +19,7 @@ mod svg;
 
 pub(crate) use dot::dot;
 pub(crate) use html::html;
-pub(crate) use svg::svg;
+pub(crate) use svg::{STYLE, bare, heads, svg};
 
 use crate::groups::groups;
 use crate::sample::{Sample, Thread};
@@ -433,8 +433,8 @@ fn mark(graph: &mut Graph) -> usize {
     red.len()
 }
 
-/// Text for XML: of characters that people read, as [`Harmless`] leaves them.
-fn escaped(text: &str) -> String {
+/// Text for XML and HTML: of characters that people read, as [`Harmless`] leaves them.
+pub fn escaped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in Harmless(text).to_string().chars() {
         match c {

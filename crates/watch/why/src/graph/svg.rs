@@ -13,7 +13,8 @@ const FACTS: usize = 6;
 /// Height of a line of the heading.
 const LINE_HEIGHT: i32 = 20;
 
-const STYLE: &str = "\
+/// How pictures look.
+pub(crate) const STYLE: &str = "\
 text{font:13px ui-monospace,DejaVu Sans Mono,monospace;fill:#222}\
 .t{font-weight:bold}.s{font-size:11.5px;fill:#444}.e{font-size:11px;fill:#555}\
 rect{fill:#fff;stroke:#888;stroke-width:1.3}.Lock rect,.File rect{fill:#eef2fb}\
@@ -21,7 +22,8 @@ rect{fill:#fff;stroke:#888;stroke-width:1.3}.Lock rect,.File rect{fill:#eef2fb}\
 .Busy rect{fill:#fff3cf;stroke:#b80}.Behind rect{stroke:#d70;stroke-width:2}\
 .Ring rect{fill:#fdecec;stroke:#c00;stroke-width:3}\
 path{fill:none;stroke:#777;stroke-width:1.4}path.red{stroke:#c00;stroke-width:3}\
-.red .e,.bad{fill:#c00}a:hover rect{fill:#e8f4ff}";
+.red .e,.bad{fill:#c00}a:hover rect{fill:#e8f4ff}\
+.ground{stroke:none}.head{fill:#777;stroke:none}.redhead{fill:#c00;stroke:none}";
 
 /// The picture as a file of its own: a box's stack shows while the pointer rests on it.
 pub(crate) fn svg(graph: &Graph) -> String {
@@ -30,24 +32,36 @@ pub(crate) fn svg(graph: &Graph) -> String {
 
 /// The picture; `links`: a click on a box leads to its stack, `#s` and its number.
 pub(super) fn picture(graph: &Graph, links: bool) -> String {
+    drawn(graph, links, &format!("<style>{STYLE}</style>\n<defs>{}</defs>\n", heads()))
+}
+
+/// The picture for a page that has [`STYLE`] and [`heads`] itself.
+pub(crate) fn bare(graph: &Graph) -> String {
+    drawn(graph, false, "")
+}
+
+/// The heads of arrows.
+pub(crate) fn heads() -> String {
+    let head = |id| {
+        format!(
+            "<marker id=\"{id}\" viewBox=\"0 0 10 10\" refX=\"9\" refY=\"5\" markerUnits=\"userSpaceOnUse\" \
+             markerWidth=\"11\" markerHeight=\"11\" orient=\"auto\"><path d=\"M0 1L9 5L0 9z\" class=\"{id}\"/></marker>"
+        )
+    };
+    ["head", "redhead"].map(head).concat()
+}
+
+fn drawn(graph: &Graph, links: bool, shared: &str) -> String {
     let facts = graph.facts.len().min(FACTS);
     let top = MARGIN + LINE_HEIGHT * (facts as i32 + 2);
     let placed = place(graph, top);
     let (width, height) = (placed.width.max(WIDTH * 3), placed.height);
     let mut out = format!(
         "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"{width}\" height=\"{height}\" \
-         viewBox=\"0 0 {width} {height}\" role=\"img\">\n<title>{}</title>\n<style>{STYLE}</style>\n<defs>",
+         viewBox=\"0 0 {width} {height}\" role=\"img\">\n<title>{}</title>\n{shared}",
         escaped(&graph.title)
     );
-    for (id, colour) in [("head", "#777"), ("redhead", "#c00")] {
-        let _ = write!(
-            out,
-            "<marker id=\"{id}\" viewBox=\"0 0 10 10\" refX=\"9\" refY=\"5\" markerUnits=\"userSpaceOnUse\" \
-             markerWidth=\"11\" markerHeight=\"11\" orient=\"auto\"><path d=\"M0 1L9 5L0 9z\" \
-             style=\"fill:{colour};stroke:none\"/></marker>"
-        );
-    }
-    let _ = writeln!(out, "</defs>\n<rect width=\"{width}\" height=\"{height}\" style=\"stroke:none\"/>");
+    let _ = writeln!(out, "<rect width=\"{width}\" height=\"{height}\" class=\"ground\"/>");
     let mut y = MARGIN;
     let _ = writeln!(out, "<text class=\"t\" x=\"{MARGIN}\" y=\"{y}\">{}</text>", cut(&graph.title, HEADING));
     for fact in graph.facts.iter().take(facts) {

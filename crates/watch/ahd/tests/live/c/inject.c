@@ -1,6 +1,7 @@
 // Loaded into a server by LD_PRELOAD: makes it hang at the N-th call of a function, in a given way.
-// ORBIT_INJECT is FUNCTION:N:WAY; calls count from one second after the start on. The moment is
-// written to the file ORBIT_INJECT_AT, in nanoseconds of the monotonic clock.
+// ORBIT_INJECT is FUNCTION:N:WAY; calls count from when the first byte of the file
+// ORBIT_INJECT_GO is not 0. The moment is written to the file ORBIT_INJECT_AT, in nanoseconds of
+// the monotonic clock.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <fcntl.h>
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -17,7 +19,7 @@
 static char function[32], way[32];
 static long nth;
 static atomic_long calls;
-static long begin;
+static volatile char *go;
 static atomic_int held;
 static pthread_mutex_t locks[8];
 static int members;
@@ -33,7 +35,13 @@ __attribute__((constructor)) static void start(void) {
     if (s == NULL || sscanf(s, "%31[^:]:%ld:%31s", function, &nth, way) != 3) {
         nth = 0;
     }
-    begin = now();
+    const char *path = getenv("ORBIT_INJECT_GO");
+    int fd = path == NULL ? -1 : open(path, O_RDONLY | O_CLOEXEC);
+    void *mapped = fd < 0 ? MAP_FAILED : mmap(NULL, 1, PROT_READ, MAP_SHARED, fd, 0);
+    go = mapped == MAP_FAILED ? NULL : mapped;
+    if (fd >= 0) {
+        close(fd);
+    }
 }
 
 static void *member(void *arg) {
@@ -86,7 +94,7 @@ __attribute__((noinline)) void injected_pipe(void) {
 }
 
 static void pass(const char *name) {
-    if (nth == 0 || strcmp(name, function) != 0 || now() - begin < 1000000000L || atomic_fetch_add(&calls, 1) + 1 != nth) {
+    if (nth == 0 || strcmp(name, function) != 0 || go == NULL || *go == 0 || atomic_fetch_add(&calls, 1) + 1 != nth) {
         return;
     }
     tell();

@@ -1,8 +1,9 @@
-//! The program's family: all processes that it made, whoever is their parent by now.
+//! A program's family: all processes that it made, whoever is their parent by now.
 //!
 //! A process whose parent ends becomes a child of the next subreaper above it, else of init, where
-//! nobody knows whence it came. So a guard that is to restart its program makes itself one
-//! ([`adopt`]): then all that the program made stays below the guard. Promises: processes of the
+//! nobody knows whence it came. So a guard that is to restart its program (`orbit watch`,
+//! `orbit keep`) makes itself one ([`adopt`]): then all that the program made stays below the
+//! guard. Promises: processes of the
 //! guard's own are neither ended nor reaped. Those (the template of its modules, the modules) are
 //! copies of the guard that never ran another program, so their memory is laid out as the guard's,
 //! at places drawn at random at its start; what the program made has run a program. When the guard
@@ -15,12 +16,16 @@
 //! there the program is marked, by what its children inherit and no kernel since 2.4 heeds, its
 //! limit of resident memory, and only marked orphans are taken for the program's.
 
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 use orbit_linux::rlimit::{self, Resource};
 use orbit_linux::stat::Stat;
-use orbit_linux::{pidfd, process};
+use orbit_linux::{child, pidfd, process};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 use std::time::{Duration, Instant};
 
 /// Longest wait for killed processes to end: one may be in a call that no signal ends.
@@ -62,7 +67,7 @@ pub fn adopt() -> io::Result<()> {
 type Born = (i32, u64);
 
 /// What is below the guard and is not the program's: see the module's head.
-#[derive(Default)]
+#[derive(Debug, Default)]
 pub struct Others {
     /// Those that were there before the program.
     before: BTreeSet<Born>,
@@ -90,6 +95,17 @@ impl Others {
     fn spare(&self, child: Born, known: &BTreeSet<Born>) -> bool {
         let marked = |(mark, _): (u64, u64)| resident_limit(child.0) == Some(mark);
         self.before.contains(&child) || !known.contains(&child) && !self.mark.is_none_or(marked)
+    }
+}
+
+/// Gives the command this limit of resident memory, as all that it makes will have it.
+pub fn marked(command: &mut Command, mark: (u64, u64)) {
+    // SAFETY: only an async-signal-safe call, on a value copied beforehand.
+    unsafe {
+        command.pre_exec(move || {
+            let _ = rlimit::set(0, Resource::Resident, mark.0, mark.1);
+            Ok(())
+        });
     }
 }
 
@@ -190,9 +206,10 @@ pub fn gets_orphans() -> bool {
 ///
 /// To be called in the guard's first thread. Orphans are that thread's children, as the program is;
 /// processes that other threads make and wait for are not scanned at, nor the template, which ends
-/// without a signal.
+/// without a signal. A stop of an orphan that another thread traces is not taken.
 pub fn reap(wanted: impl Fn(i32) -> bool) {
-    while let Some(pid) = process::ended_child().filter(|pid| !wanted(*pid)) {
+    let has_ended = |pid: i32| child::has_exited(pid).unwrap_or(false);
+    while let Some(pid) = process::ended_child().filter(|pid| !wanted(*pid) && has_ended(*pid)) {
         process::reap(pid);
     }
 }
@@ -200,18 +217,17 @@ pub fn reap(wanted: impl Fn(i32) -> bool) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::program;
     use std::io::BufRead;
 
     #[test]
     fn a_mark_is_seen_from_outside_and_inherited() {
         let guard = std::process::id() as i32;
         let mark = mark(guard);
-        let started = |marked: bool| {
+        let started = |is_marked: bool| {
             let mut command = std::process::Command::new("sh");
             command.args(["-c", "sleep 1000 & echo $!; wait"]).stdout(std::process::Stdio::piped());
-            if marked {
-                program::marked(&mut command, mark);
+            if is_marked {
+                marked(&mut command, mark);
             }
             let mut child = command.spawn().expect("sh");
             let mut line = String::new();

@@ -1,12 +1,14 @@
-//! The monitors that the threads of a Java program wait for, and their holders, as HotSpot's own
-//! memory has them.
+//! The monitors and locks that the threads of a Java program wait for, and their holders, as
+//! HotSpot's own memory has them.
 //!
 //! Owns: reading what HotSpot publishes about itself for debuggers (`gHotSpotVMStructs`: each field
-//! that is used here with its place), and the threads' pending monitors. Promises: the process is
-//! not stopped and not asked; at most [`MAX_THREADS`] threads are read. What is read of threads
-//! that did not run meanwhile is as it was at one moment. Refuses: other virtual machines; locks of
-//! `java.util.concurrent`, whose holder is in Java objects; monitors whose holder the JVM does not
-//! name (held by a virtual thread that is on no thread).
+//! that is used here with its place), the threads' pending monitors, and (`owned`) the locks of
+//! `java.util.concurrent`. Promises: the process is not stopped and not asked; at most
+//! [`MAX_THREADS`] threads are read. What is read of threads that did not run meanwhile is as it
+//! was at one moment. Refuses: other virtual machines; monitors and locks whose holder is not named
+//! or is no thread of the system's (a virtual thread).
+
+mod owned;
 
 use crate::stacks::elf::Room;
 use crate::stacks::module::open_elf;
@@ -23,15 +25,17 @@ const MAX_SYMBOLS: usize = 64 << 20;
 /// Longest name of a field that is compared.
 const NAME: usize = 48;
 
-/// A thread that waits to enter a monitor, and the thread that is in it.
+/// A thread that waits to enter a monitor or for a lock, and the thread that has it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entering {
     /// The thread that waits.
     pub waiter: i32,
-    /// Address of the monitor.
+    /// Address of the monitor, or of the lock's object.
     pub monitor: u64,
     /// The thread that holds it.
     pub holder: i32,
+    /// Whether it is a lock of `java.util.concurrent`.
+    pub is_lock: bool,
 }
 
 /// A JVM in another process: where it keeps what is needed.
@@ -49,6 +53,8 @@ pub struct Java {
     /// From JDK 24 on a thread's number as an owner; before, the owner is its address.
     number: Option<u64>,
     stack: (u64, u64),
+    /// What objects are read by; nothing where HotSpot publishes too little.
+    objects: Option<owned::Objects>,
 }
 
 /// Finds a JVM; nothing if the process has none, or one that publishes too little.
@@ -76,8 +82,19 @@ impl Java {
             let end = text.iter().position(|byte| *byte == 0)?;
             String::from_utf8(text[..end].to_vec()).ok()
         };
-        const TYPES: [&str; 6] =
-            ["ThreadsSMRSupport", "ThreadsList", "JavaThread", "Thread", "OSThread", "ObjectMonitor"];
+        const TYPES: [&str; 11] = [
+            "ThreadsSMRSupport",
+            "ThreadsList",
+            "JavaThread",
+            "Thread",
+            "OSThread",
+            "ObjectMonitor",
+            "Klass",
+            "Symbol",
+            "oopDesc",
+            "CompressedOops",
+            "CompressedKlassPointers",
+        ];
         let mut types: BTreeMap<u64, Option<String>> = BTreeMap::new();
         let mut fields: BTreeMap<(String, String), u64> = BTreeMap::new();
         for entry in &entries {
@@ -100,11 +117,13 @@ impl Java {
             owner: field("ObjectMonitor", "_owner")?,
             number: of_thread("_monitor_owner_id"),
             stack: (of_thread("_stack_base")?, of_thread("_stack_size")?),
+            objects: owned::Objects::by(field),
         })
     }
 
-    /// The threads that wait to enter a monitor now, as far as its holder is known.
-    pub fn entering(&self) -> Vec<Entering> {
+    /// The threads that wait to enter a monitor now, as far as its holder is known, and those of
+    /// `parked` (asleep without a limit of time) that wait for a lock of `java.util.concurrent`.
+    pub fn entering(&self, parked: &[i32]) -> Vec<Entering> {
         let memory = &self.memory;
         let Some(list) = memory.u64(self.list) else { return Vec::new() };
         let count = memory.u32(list.wrapping_add(self.length)).unwrap_or(0) as usize;
@@ -117,20 +136,23 @@ impl Java {
             .zip(pending)
             .filter_map(|(thread, monitor)| Some((*thread, monitor.filter(|m| *m != 0)?)))
             .collect();
-        if waiting.is_empty() {
+        if waiting.is_empty() && parked.is_empty() {
             return Vec::new();
         }
         let ids = self.ids(&threads);
         let Ok(watched) = Watched::of_few(memory.pid()) else { return Vec::new() };
         let id = |thread: u64| watched.translated(*ids.get(&thread)?);
+        let is_parked = |thread: &&u64| id(**thread).is_some_and(|tid| parked.contains(&tid));
+        let parked: Vec<u64> = threads.iter().filter(is_parked).copied().collect();
         let owners: Owners = self.owners(&threads);
-        waiting
-            .into_iter()
-            .filter_map(|(thread, monitor)| {
-                let owner = owners.of(memory.u64(monitor.wrapping_add(self.owner))?)?;
-                Some(Entering { waiter: id(thread)?, monitor, holder: id(owner)? })
-            })
-            .collect()
+        let monitors = waiting.into_iter().filter_map(|(thread, monitor)| {
+            let owner = owners.of(memory.u64(monitor.wrapping_add(self.owner))?)?;
+            Some(Entering { waiter: id(thread)?, monitor, holder: id(owner)?, is_lock: false })
+        });
+        let locks = self.owned(&threads, &parked).into_iter().filter_map(|(thread, lock, owner)| {
+            Some(Entering { waiter: id(thread)?, monitor: lock, holder: id(owner)?, is_lock: true })
+        });
+        monitors.chain(locks).collect()
     }
 
     fn at(&self, threads: &[u64], field: u64) -> Vec<u64> {

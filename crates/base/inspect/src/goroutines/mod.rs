@@ -1,9 +1,12 @@
-//! What the goroutines of a Go program wait for, from the runtime's own list of them.
+//! What the goroutines of a Go program wait for, from the runtime's own list of them; [`locks`]:
+//! which wait for locks of package sync.
 //!
 //! Owns: reading `runtime.allgs`. Promises: the process is not stopped, so one that runs meanwhile
 //! may be read torn; at most [`MAX_GOROUTINES`] are read, and [`MAX_FRAMES`] frames of each, by
 //! frame pointers. Refuses: programs without symbols and DWARF (built with `-ldflags=-s` or `-w`),
 //! as their runtime's layout is not known; goroutines that run, whose stacks are those of threads.
+
+pub mod locks;
 
 use crate::stacks::elf::{Elf, Room};
 use crate::stacks::module::open_elf;
@@ -38,8 +41,21 @@ pub struct Parked {
 struct Layout {
     status: u64,
     reason: u64,
+    id: u64,
+    /// A count of the times that it stopped running; older runtimes have none.
+    turn: Option<u64>,
+    /// The bounds of its stack.
+    stack: u64,
     pc: u64,
+    sp: u64,
     bp: u64,
+    /// Of the record of one that sleeps at a semaphore: the goroutine, the semaphore, both branches
+    /// of a tree of such records, the next one at the same semaphore.
+    sleeper: u64,
+    element: u64,
+    previous: u64,
+    next: u64,
+    link: u64,
 }
 
 /// The goroutines that wait, those that are most alike first; nothing if the process is no Go
@@ -113,17 +129,20 @@ fn returns(memory: &Memory, pc: u64, mut bp: u64) -> Vec<u64> {
 
 type Bytes = EndianArcSlice<LittleEndian>;
 
-/// Reads the layout from the program's DWARF: `runtime.g`, and `runtime.gobuf`, which is a part of
-/// it.
+/// The structures whose layout is read.
+const STRUCTURES: [&str; 3] = ["runtime.g", "runtime.gobuf", "runtime.sudog"];
+
+/// Reads the layout from the program's DWARF: `runtime.g`, `runtime.gobuf`, which is a part of it,
+/// and `runtime.sudog`.
 fn layout(elf: &Elf) -> Option<Layout> {
     let load = |id: gimli::SectionId| -> Result<Bytes, gimli::Error> {
         Ok(EndianArcSlice::new(Arc::from(elf.named(id.name(), MAX_SECTION).unwrap_or_default()), LittleEndian))
     };
     let dwarf = gimli::Dwarf::load(load).ok()?;
     let mut units = dwarf.units();
-    let (mut goroutine, mut registers) = (None, None);
+    let mut found: HashMap<String, HashMap<String, u64>> = HashMap::new();
     while let Ok(Some(header)) = units.next()
-        && (goroutine.is_none() || registers.is_none())
+        && found.len() < STRUCTURES.len()
     {
         let unit = dwarf.unit(header).ok()?;
         let name = |entry: &gimli::DebuggingInformationEntry<'_, '_, Bytes>| {
@@ -132,34 +151,39 @@ fn layout(elf: &Elf) -> Option<Layout> {
         };
         let mut entries = unit.entries();
         let mut within: Option<String> = None;
-        let mut members: HashMap<String, u64> = HashMap::new();
         while let Ok(Some((_, entry))) = entries.next_dfs() {
             if entry.tag() == gimli::DW_TAG_member {
-                if within.is_some()
+                if let Some(structure) = &within
                     && let (Some(name), Ok(Some(at))) =
                         (name(entry), entry.attr_value(gimli::DW_AT_data_member_location))
                     && let Some(at) = at.udata_value()
                 {
-                    members.insert(name, at);
+                    found.entry(structure.clone()).or_default().insert(name, at);
                 }
                 continue;
             }
-            match within.take().as_deref() {
-                Some("runtime.g") => goroutine = Some(std::mem::take(&mut members)),
-                Some(_) => registers = Some(std::mem::take(&mut members)),
-                None => {}
-            }
+            within = None;
             if entry.tag() == gimli::DW_TAG_structure_type {
-                within = name(entry).filter(|name| ["runtime.g", "runtime.gobuf"].contains(&name.as_str()));
+                within = name(entry).filter(|name| STRUCTURES.contains(&name.as_str()));
             }
         }
     }
-    let (goroutine, registers) = (goroutine?, registers?);
+    let [goroutine, registers, record] = STRUCTURES.map(|name| found.get(name));
+    let (goroutine, registers, record) = (goroutine?, registers?, record?);
     let sched = goroutine.get("sched")?;
     Some(Layout {
         status: *goroutine.get("atomicstatus")?,
         reason: *goroutine.get("waitreason")?,
+        id: *goroutine.get("goid")?,
+        turn: goroutine.get("trackingSeq").copied(),
+        stack: *goroutine.get("stack")?,
         pc: sched + registers.get("pc")?,
+        sp: sched + registers.get("sp")?,
         bp: sched + registers.get("bp")?,
+        sleeper: *record.get("g")?,
+        element: *record.get("elem")?,
+        previous: *record.get("prev")?,
+        next: *record.get("next")?,
+        link: *record.get("waitlink")?,
     })
 }
