@@ -34,6 +34,7 @@ LOGS=$(cd "$LOGS" && pwd)
 # Absolute: test programs run in their packages' directories.
 TARGET=$(dirname "$LOGS")
 rm -f "$LOGS"/*.log "$LOGS"/*.ended "$LOGS"/*.programs
+: >"$LOGS/reasons"
 
 passed=0 failed=0 skipped=0
 failures=
@@ -62,6 +63,7 @@ account() {
     [ "$2" = 0 ] && return
     failures="$failures$3: $4
 "
+    reasons "$1" >>"$LOGS/reasons"
     echo "---- output of what failed in $3 ----"
     failing_parts "$1"
     echo "---- to run it again ----"
@@ -88,6 +90,18 @@ failing_parts() {
     else
         tail -n 400 "$1"
     fi
+}
+
+# Of a log of cargo test: for each test that failed its name and what it said when it failed, without the stack.
+reasons() {
+    awk '
+        /^successes:$/ { good = 1 }
+        /^failures:$/ { good = 0; test = ""; said = 0 }
+        /^---- .* stdout ----$/ { test = $2; said = 0 }
+        good { next }
+        /^thread .* panicked at / { said = 12; if (test != "") print "  " test; test = "" }
+        /^stack backtrace:|^note: run with/ { said = 0 }
+        said && NF { print "    " substr($0, 1, 400); said-- }' "$1"
 }
 
 # $1 name, $2 log, $3 the command that runs it again, then the command itself.
@@ -292,6 +306,8 @@ fi
 if [ -n "$failures" ]; then
     echo "failed:"
     printf '%s' "$failures" | sed 's/^/  /'
+    # What failed and why once more, where a reader of a long log finds it.
+    head -n 100 "$LOGS/reasons"
 fi
 echo "logs: $LOGS"
 echo "$passed passed, $failed failed, $skipped skipped"

@@ -37,7 +37,7 @@ fn the_program_goes_on() {
     let mut rounds = 0;
     while rounds < 4 || held == 0 && rounds < most() {
         let mut guard = Guard::start(&dir, &[], &[program.to_str().expect("a path"), "spin"]);
-        let pid = guard.program();
+        let pid = guard.leave_loop();
         // It samples the spinning thread for some 40 ms now, and again for each second of CPU.
         let start = Instant::now();
         while status(pid, "TracerPid") == "0" && start.elapsed() < UNTIL_HELD {

@@ -1,6 +1,7 @@
 // Programs that hang in one way each, after a healthy start. The first argument says which.
 #define _GNU_SOURCE
 #include <errno.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -49,7 +50,13 @@ __attribute__((noinline)) void spin_here(void) {
     }
 }
 
-// A loop on epoll with a timer of 10 ms; `rounds` times healthy.
+static volatile sig_atomic_t asked;
+
+static void ask(int signal) {
+    asked = signal;
+}
+
+// A loop on epoll with a timer of 10 ms, healthy: so many rounds, or until a signal asks.
 static void event_loop(int rounds) {
     int epoll = epoll_create1(0);
     int timer = timerfd_create(CLOCK_MONOTONIC, 0);
@@ -57,7 +64,7 @@ static void event_loop(int rounds) {
     timerfd_settime(timer, 0, &each, NULL);
     struct epoll_event e = {.events = EPOLLIN};
     epoll_ctl(epoll, EPOLL_CTL_ADD, timer, &e);
-    for (int i = 0; i < rounds; i++) {
+    for (int i = 0; i < rounds && !asked; i++) {
         while (epoll_wait(epoll, &e, 1, -1) != 1) {
         }
         unsigned long n;
@@ -66,6 +73,13 @@ static void event_loop(int rounds) {
         }
         work(1);
     }
+}
+
+// The same until SIGUSR1: whoever watches says when the loop is known.
+static void until_asked(void) {
+    signal(SIGUSR1, ask);
+    event_loop(INT_MAX);
+    asked = 0;
 }
 
 static pthread_mutex_t *locks;
@@ -187,7 +201,7 @@ static void long_hold(void) {
 
 // Spins until a file is there, then continues.
 static void recovers(const char *file) {
-    event_loop(450);
+    until_asked();
     say("hangs now");
     while (access(file, F_OK) != 0) {
         work(50);
@@ -224,12 +238,6 @@ static void healthy(double seconds) {
     event_loop((int)(seconds * 100));
 }
 
-static volatile sig_atomic_t asked;
-
-static void ask(int signal) {
-    asked = signal;
-}
-
 // Healthy until a signal asks for its end, which it does not reach.
 static void hangs_while_ending(void) {
     signal(SIGTERM, ask);
@@ -244,7 +252,7 @@ static void hangs_while_ending(void) {
 int main(int argc, char **argv) {
     const char *how = argc > 1 ? argv[1] : "";
     if (strcmp(how, "spin") == 0) {
-        event_loop(450);
+        until_asked();
         say("hangs now");
         spin_here();
     } else if (strcmp(how, "self") == 0) {

@@ -149,6 +149,14 @@ impl Guard {
         self.next("joined")["pid"].as_i64().expect("a pid") as i32
     }
 
+    /// Once the guard knows the loop of a program that leaves it at SIGUSR1: has it do so. The
+    /// program's process.
+    pub fn leave_loop(&mut self) -> i32 {
+        let pid = self.next("learnt")["pid"].as_i64().expect("a pid") as i32;
+        signal(pid, libc::SIGUSR1);
+        pid
+    }
+
     /// Asserts that nothing was reported to hang.
     pub fn no_hang(&self) {
         for e in self.events() {

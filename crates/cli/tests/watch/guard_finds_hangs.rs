@@ -9,6 +9,9 @@ fn hang(dir: &Dir, options: &[&str], way: &str) -> Option<Value> {
     }
     let program = build(dir, "hangs.c");
     let mut guard = Guard::start(dir, options, &[program.to_str().expect("a path"), way]);
+    if way == "spin" {
+        guard.leave_loop();
+    }
     let hang = guard.next("hang");
     println!("{way}: {}", hang["why"]);
     Some(hang)
@@ -106,6 +109,7 @@ fn a_thread_that_continues_is_reported_too() {
     let report = dir.0.join("report");
     let paths = [&program, &report].map(|path| path.to_str().expect("a path"));
     let mut guard = Guard::start(&dir, &[], &[paths[0], "recovers", paths[1]]);
+    guard.leave_loop();
     let hang = guard.next("hang");
     dir.file("report", "");
     let recovered = guard.next("recovered");

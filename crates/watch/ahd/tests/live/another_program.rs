@@ -61,7 +61,8 @@ fn a_program_by_exec_is_judged_by_its_own_habits() {
         assert!(start.elapsed() < PATIENCE, "no exec");
         w.scan();
     }
-    w.run(Duration::from_secs(6));
+    w.events.clear();
+    w.learns(p.pid());
     p.signal(libc::SIGUSR1);
     let h = w.hang();
     assert!(crate::common::functions(h).contains(&"still_here"), "{h:#?}");
@@ -93,7 +94,7 @@ fn a_file_that_is_gone_from_disk() {
     let Some(fares) = dir.program() else { return };
     let p = Program::start(Command::new(&fares).args(["loop", "0.3"]));
     let mut w = Watcher::of(p.pid(), Config { limit: Duration::from_secs(1), ..Config::default() });
-    w.run(Duration::from_secs(5));
+    w.learns(p.pid());
     std::fs::remove_file(&fares).expect("removed");
     w.run(Duration::from_millis(400));
     p.signal(libc::SIGUSR1);

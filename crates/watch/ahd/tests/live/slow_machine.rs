@@ -17,8 +17,7 @@ fn slowed(name: &str, meanwhile: impl FnOnce(&mut Watcher, &Program)) {
     let p = Program::start(Command::new(&fares).args(["loop", WORK]));
     let config = Config { limit: Duration::from_secs(1), ..Config::default() };
     let mut w = Watcher::of(p.pid(), config);
-    // Long enough to learn its loop, also where it rarely gets a CPU.
-    w.run(Duration::from_millis(1500));
+    w.learns(p.pid());
     meanwhile(&mut w, &p);
     w.run(Duration::from_millis(500));
     w.quiet();

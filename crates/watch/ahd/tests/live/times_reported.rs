@@ -64,8 +64,7 @@ fn waits_and_spins() {
         let began = Instant::now();
         let mut watcher = Watcher::of(program.pid(), Config { limit, ..Config::default() });
         if name == "times-spin" {
-            // Until its loop is learnt.
-            watcher.run(Duration::from_secs(4));
+            watcher.learns(program.pid());
             program.signal(libc::SIGUSR1);
         }
         let hang = watcher.hang();

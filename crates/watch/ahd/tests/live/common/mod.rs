@@ -137,6 +137,13 @@ impl Watcher {
         }
     }
 
+    /// Scans until the loop of the program's first thread is known, however slow the machine is.
+    pub fn learns(&mut self, pid: i32) {
+        self.until("the loop to be known", |all| {
+            all.iter().any(|e| matches!(e, Event::Learnt { tid, .. } if *tid == pid))
+        });
+    }
+
     pub fn hangs(&self) -> Vec<&Hang> {
         let hangs = self.events.iter().filter_map(|e| match e {
             Event::Hang(h) => Some(&**h),
