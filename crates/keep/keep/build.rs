@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::{env, fs};
 
-const PARTS: [&str; 18] = [
+const PARTS: [&str; 19] = [
     "asks.c",
     "once.c",
     "turns.c",
@@ -15,6 +15,7 @@ const PARTS: [&str; 18] = [
     "start.c",
     "log.c",
     "confined.c",
+    "drop.c",
     "raw.c",
     "signals.c",
     "calls.c",

@@ -5,7 +5,10 @@
  * What changes nothing outside is made. Output that comes before a call of the log was made in the
  * run that is replayed, for the program is at the same place: it is answered as made. Behind the
  * last call of the log nobody knows whether it was: there, and for any other call, the replay has
- * left its log.
+ * left its log. Lines on stderr are taken to be a dying program's, until it is seen not to die.
+ *
+ * How far the replay had come when it did something outside is noted: an input that was read
+ * before is not dropped.
  *
  * `keep_both->confined` is the kernel's selector. The library's own calls pass by their address,
  * from keep_text to keep_text_end.
@@ -23,6 +26,14 @@
 
 #define DISPATCHED 2 /* si_code SYS_USER_DISPATCH */
 #define SET_DISPATCH 59
+
+/* Where calls that a thread makes itself (keep_itself) continue, a place each. */
+#define PLACES 16
+uint64_t keep_back[PLACES] HIDDEN;
+
+/* Lines on stderr behind the last call of the log, which are taken to have been written. The
+ * program's memory: a rollback forgets it. */
+static int presumed;
 
 /* Descriptors that this replay itself has opened. The program's memory: a rollback forgets them. */
 #define OPENED 16
@@ -52,8 +63,10 @@ static void note_opened(long fd, long flags)
     }
 }
 
-int keep_leaves_offsets(void)
+int keep_is_unsure(void)
 {
+    if (presumed)
+        return 1;
     for (int i = 0; i < opened_count; i++)
         if (opened[i].has_offset)
             return 1;
@@ -221,6 +234,45 @@ static int was_made(long nr, const long *arg, long *ret)
     return 0;
 }
 
+/* Lines of a program that is about to die, as libc writes them for assert and abort. If it dies
+ * this time too they were written; if not, the replay is not proven. */
+static int is_last_word(long nr, const long *arg, long *ret)
+{
+    if (arg[0] != STDERR_FILENO || (nr != SYS_write && nr != SYS_writev))
+        return 0;
+    *ret = nr == SYS_write ? arg[2] : bytes_of((const struct iovec *)arg[1], arg[2]);
+    presumed = 1;
+    return 1;
+}
+
+/* Has the thread make the call, with its registers, from the library's own text, where no call is
+ * handed over: from the next one on they are again. 0: there is no place for it. */
+static int make_itself(long nr, greg_t *regs)
+{
+    if (nr == SYS_rt_sigreturn) {
+        regs[REG_RIP] = (greg_t)keep_handler_end;
+        return 1;
+    }
+    uint64_t back = (uint64_t)regs[REG_RIP];
+    for (int i = 0; i < PLACES; i++) {
+        uint64_t none = 0;
+        if (__atomic_load_n(&keep_back[i], __ATOMIC_SEQ_CST) == back ||
+            __atomic_compare_exchange_n(&keep_back[i], &none, back, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST)) {
+            regs[REG_RIP] = (greg_t)(keep_itself + 8 * i);
+            return 1;
+        }
+    }
+    return 0;
+}
+
+/* Has the signal come where the call was made, not in this handler. */
+static long send_to_itself(long nr, const long *arg)
+{
+    const uint64_t all = ~0ull;
+    keep_plain(SYS_rt_sigprocmask, SIG_SETMASK, (long)&all, 0, 8, 0, 0);
+    return keep_plain(nr, arg[0], arg[1], arg[2], arg[3], 0, 0);
+}
+
 /* The mask of the place where the call was made; the kernel would put back this handler's. */
 static long set_mask(long how, const uint64_t *set, uint64_t *before, uint64_t *mask)
 {
@@ -238,6 +290,13 @@ static long set_mask(long how, const uint64_t *set, uint64_t *before, uint64_t *
     return 0;
 }
 
+/* From the input on that the replay has come past, something was done outside. */
+static void note_outside(void)
+{
+    if (keep_news->outside_at < keep_both->cursor)
+        keep_news->outside_at = keep_both->cursor;
+}
+
 void keep_dispatch(void *context)
 {
     ucontext_t *at = context;
@@ -252,9 +311,10 @@ void keep_dispatch(void *context)
     case ITSELF:
         if (sends_blocked(nr, arg, *(const uint64_t *)&at->uc_sigmask))
             break;
-        /* Until its next logged call. */
-        keep_both->confined = 0;
-        regs[REG_RIP] -= 2;
+        if (nr == SYS_tgkill || nr == SYS_rt_tgsigqueueinfo)
+            regs[REG_RAX] = send_to_itself(nr, arg);
+        else if (!make_itself(nr, regs))
+            break;
         return;
     case INSIDE: {
         long ret = keep_plain(nr, arg[0], arg[1], arg[2], arg[3], arg[4], arg[5]);
@@ -269,10 +329,14 @@ void keep_dispatch(void *context)
     }
     case OUTSIDE: {
         long ret;
-        if (keep_both->cursor < keep_both->head && was_made(nr, arg, &ret)) {
+        int is_within = keep_both->cursor < keep_both->head;
+        if (is_within ? was_made(nr, arg, &ret) : is_last_word(nr, arg, &ret)) {
+            if (is_within && arg[0] != STDERR_FILENO)
+                note_outside();
             regs[REG_RAX] = ret;
             return;
         }
+        note_outside();
     }
     }
     keep_news->asked_nr = (uint32_t)nr;

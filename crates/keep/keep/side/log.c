@@ -256,7 +256,7 @@ static void compare(struct keep_call *call, const struct keep_entry *entry, uint
  * touch anything outside. */
 static void prove(void)
 {
-    if (keep_leaves_offsets()) {
+    if (keep_is_unsure()) {
         keep_report_replay(KEEP_LEFT);
         keep_die();
     }
@@ -354,10 +354,10 @@ static int answer_in_order(struct keep_call *call, long *ret)
     if (at == keep_orders->drop_at) {
         prove();
         entry->used = KEEP_DEAD;
-        keep_news->dropped_fd = call->fd;
         leave_order(entry, at + keep_size_of(entry));
-        *ret = 0;
-        append(call, 0);
+        if (!keep_leave_out(call, ret))
+            return 0;
+        append(call, *ret);
         return 1;
     }
     compare(call, entry, at);

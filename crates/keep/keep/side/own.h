@@ -189,8 +189,14 @@ extern void keep_unconfine(void) HIDDEN;
 /* Whether the signal is a call that the kernel has handed over, and what is done with it. */
 extern int keep_is_dispatched(int sig, const siginfo_t *info) HIDDEN;
 extern void keep_dispatch(void *context) HIDDEN;
-/* Whether the replay has left files open whose next output would go elsewhere. */
-extern int keep_leaves_offsets(void) HIDDEN;
+/* The call's answer where the input that it brought is left out; 0: it is made. See drop.c. */
+extern int keep_leave_out(const struct keep_call *call, long *ret) HIDDEN;
+/* Whether the replay has left files open whose next output would go elsewhere, or has taken lines
+ * to be written that may not be. */
+extern int keep_is_unsure(void) HIDDEN;
+/* Calls that a thread makes with its own registers, and where each continues. */
+extern char keep_itself[] HIDDEN;
+extern uint64_t keep_back[] HIDDEN;
 /* Where the library's own system calls lie; the end of a handler there. */
 extern char keep_text[] HIDDEN, keep_text_end[] HIDDEN, keep_handler_end[] HIDDEN;
 /* Signals that no thread blocks: faults, and SIGSYS of a call that is handed over. */

@@ -17,7 +17,7 @@
 
 enum {
     KEEP_MAGIC = 0x5045454b, /* "KEEP" */
-    KEEP_VERSION = 6,
+    KEEP_VERSION = 7,
 };
 
 /* The logged calls' result that stands for "this call was interrupted by the keeper: ask again".
@@ -193,6 +193,8 @@ struct keep_news {
     uint64_t confined;     /* address of keep_both.confined */
     uint64_t handler;      /* address of the handler for fatal signals */
     uint64_t wanted;       /* not 0: a call waits for so many bytes of room in the log */
+    uint64_t outside_at;   /* the furthest that replays had come in the log when the program did something
+                            * outside by a call that is in no log */
 };
 
 /* Page 2. Written by the program, and by the keeper while the program is stopped. */

@@ -92,6 +92,8 @@ pub(crate) struct Keeper {
     replay: Option<recovery::Replay>,
     /// The crash from which it is not recovered yet, and since when.
     crash: Option<(CrashReport, Instant)>,
+    /// The stretch of the log that replays have shown: see [`crate::ladder::Facts::is_shown`].
+    shown: (u64, u64),
     /// The signal of a crash that was given up.
     given_up: Option<i32>,
     last_warning: String,
@@ -209,6 +211,7 @@ impl Keeper {
             is_unpublished: false,
             replay: None,
             crash: None,
+            shown: (0, 0),
             given_up: None,
             last_warning: String::new(),
             image: 0,

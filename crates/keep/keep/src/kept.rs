@@ -359,6 +359,7 @@ impl Kept {
             last_input: last_input.filter(|_| !self.is_from_outside(crash)),
             // In request mode the connection of the request is lost as a whole.
             is_late: false,
+            is_shown: shared.has_moments(),
             may_drop: shared.has_moments() || last_input.is_some_and(|input| shared.has_only_asked_since(input)),
             checkpoints: self.history.newest_first().map(|c| start(c, shared)).collect(),
         }

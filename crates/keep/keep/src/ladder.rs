@@ -56,6 +56,9 @@ pub struct Facts {
     pub is_late: bool,
     /// Whether that input may be dropped: nothing has gone out since.
     pub may_drop: bool,
+    /// Whether a replay has read that input and come further: only that shows what goes out by
+    /// calls that are in no log.
+    pub is_shown: bool,
     /// For each checkpoint, newest first: the position of the log where its replay starts (0
     /// without a log).
     pub checkpoints: Vec<u64>,
@@ -133,6 +136,8 @@ struct Seen {
     last: Instant,
     /// Going back alone has not helped.
     is_deterministic: bool,
+    /// There was a replay to show that the input may be dropped.
+    was_to_show: bool,
 }
 
 /// What is tried at one position.
@@ -291,10 +296,16 @@ impl Ladder {
                     self.tried(facts, Rung::Environment);
                     return Step::Environment(oldest);
                 }
-                Attempt::Drop => {
+                Attempt::Drop if facts.is_shown => {
                     if let Some(step) = drop {
                         self.tried(facts, Rung::Drop);
                         return step;
+                    }
+                }
+                Attempt::Drop if !seen.was_to_show => {
+                    if let Some(Step::Drop(index, _)) = drop {
+                        (seen.was_to_show, seen.next) = (true, seen.next - 1);
+                        return Step::Replay(index);
                     }
                 }
                 _ => {}
@@ -334,7 +345,7 @@ impl Ladder {
                 self.seen.pop_front();
             }
             self.causes.0 += 1;
-            Seen { position, attempts, next: 0, last: at, is_deterministic: false }
+            Seen { position, attempts, next: 0, last: at, is_deterministic: false, was_to_show: false }
         });
         self.seen.push_back(Seen { last: at, ..seen });
         let last = self.seen.len() - 1;
@@ -354,6 +365,7 @@ mod tests {
             is_late: false,
             last_input: input,
             may_drop: true,
+            is_shown: true,
             checkpoints: checkpoints.to_vec(),
             newest: at,
         }
@@ -405,6 +417,18 @@ mod tests {
         let mut ladder = Ladder::new(Bounds { rungs: vec![Rung::Drop], ..Bounds::default() });
         let facts = Facts { may_drop: false, ..facts(Instant::now(), Some(350), &[400, 300]) };
         assert_eq!(ladder.judge(&facts).rung(), Rung::GiveUp);
+    }
+
+    #[test]
+    fn an_input_is_dropped_only_after_a_replay_that_has_read_it() {
+        let unshown = || Facts { is_shown: false, ..facts(Instant::now(), Some(350), &[400, 300]) };
+        let bounds = Bounds { rungs: vec![Rung::Drop], ..Bounds::default() };
+        let mut ladder = Ladder::new(bounds.clone());
+        assert_eq!(ladder.judge(&unshown()), Step::Replay(1), "it is to show what goes out");
+        assert_eq!(ladder.judge(&facts(Instant::now(), Some(350), &[400, 300])), Step::Drop(1, 350));
+        let mut ladder = Ladder::new(bounds);
+        assert_eq!(ladder.judge(&unshown()), Step::Replay(1));
+        assert_eq!(ladder.judge(&unshown()).rung(), Rung::GiveUp, "it has not come so far");
     }
 
     #[test]

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI32, AtomicU8, AtomicU16, AtomicU32, AtomicU64};
 
 /// "KEEP".
 pub(crate) const MAGIC: u32 = 0x5045_454b;
-pub(crate) const VERSION: u32 = 6;
+pub(crate) const VERSION: u32 = 7;
 /// What an interrupted logged call answers in the program: ask the log again. No error of the
 /// kernel.
 pub(crate) const AGAIN: i64 = -1000;
@@ -219,6 +219,9 @@ pub(crate) struct News {
     pub handler: AtomicU64,
     /// Not 0: a call waits for so many bytes of room in the log.
     pub wanted: AtomicU64,
+    /// The furthest that replays had come in the log when the program did something outside by a
+    /// call that is in no log.
+    pub outside_at: AtomicU64,
 }
 
 /// Page 2. Written by the program, and by the keeper while the program is stopped.
@@ -263,7 +266,7 @@ pub(crate) struct Crash {
     pub regs: [AtomicU64; 17],
 }
 
-const _: () = assert!(size_of::<Orders>() == 232 && size_of::<News>() == 352 && size_of::<Both>() == 240);
+const _: () = assert!(size_of::<Orders>() == 232 && size_of::<News>() == 360 && size_of::<Both>() == 240);
 
 #[cfg(test)]
 mod tests {
@@ -296,6 +299,7 @@ mod tests {
             ("orders", "log_space", offset_of!(Orders, log_space)),
             ("news", "handler", offset_of!(News, handler)),
             ("news", "wanted", offset_of!(News, wanted)),
+            ("news", "outside_at", offset_of!(News, outside_at)),
             ("both", "confined", offset_of!(Both, confined)),
             ("news", "between", offset_of!(News, between)),
             ("news", "failed_waits", offset_of!(News, failed_waits)),

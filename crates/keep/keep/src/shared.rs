@@ -93,6 +93,8 @@ pub(crate) struct Shared {
     whole: Option<Mapping>,
     /// Bytes of the log whose memory was made.
     prepared: AtomicU64,
+    /// Where in the log the newest replay began.
+    replayed_from: AtomicU64,
 }
 
 impl Shared {
@@ -104,7 +106,8 @@ impl Shared {
         memfd::seal_size(fd.as_fd())?;
         let map = Mapping::shared(fd.as_fd(), 3 * PAGE, true, true)?;
         let whole = if log_space == 0 { None } else { Some(Mapping::shared(fd.as_fd(), len, true, false)?) };
-        let shared = Shared { file: File::from(fd), map, log_space, whole, prepared: AtomicU64::new(0) };
+        let (prepared, replayed_from) = (AtomicU64::new(0), AtomicU64::new(0));
+        let shared = Shared { file: File::from(fd), map, log_space, whole, prepared, replayed_from };
         let orders = shared.orders();
         orders.log_space.store(log_space, SeqCst);
         orders.log_bytes.store(log_space.min(FIRST_LOG), SeqCst);
@@ -560,6 +563,7 @@ impl Shared {
         // A request is replayed with the files that there are now.
         orders.since.store(if self.has_moments() { NOWHERE } else { log.at }, SeqCst);
         both.cursor.store(log.head, SeqCst);
+        self.replayed_from.store(log.head, SeqCst);
         both.last_input.store(log.last_input.unwrap_or(NOWHERE), SeqCst);
         if self.has_moments() {
             // What was before is over, if nothing is replayed.
@@ -615,9 +619,19 @@ impl Shared {
         Some((entry.fd, entry.ret))
     }
 
+    /// From where to where in the log the replay has come that is under way.
+    pub fn replayed(&self) -> Option<(u64, u64)> {
+        let cursor = || self.both().cursor.load(SeqCst);
+        self.is_replaying().then(|| (self.replayed_from.load(SeqCst), cursor()))
+    }
+
     /// Whether the program has done nothing outside since it has read the input at this position:
-    /// from there to the end of the log it has only asked. Else the input cannot be dropped.
+    /// from there to the end of the log it has only asked, and no replay has met anything else.
+    /// Else the input cannot be dropped.
     pub fn has_only_asked_since(&self, input: u64) -> bool {
+        if self.news().outside_at.load(SeqCst) > input {
+            return false;
+        }
         let head = self.both().head.load(SeqCst);
         let Some(mut at) = self.entry_at(input).map(|entry| entry.next) else { return false };
         for _ in 0..MOST_ENTRIES {

@@ -76,6 +76,7 @@ impl Keeper {
             why: why.to_owned(),
             number: self.figures.hangs,
         });
+        self.note_shown();
         let step = self.judge(&hang).map_err(|error| error.to_string())?;
         self.began(&hang, since);
         match self.attempt_at_hang(&hang, step) {

@@ -15,8 +15,8 @@ use crate::report::{Event, ms};
 use crate::restore::Restored;
 use crate::shared::{Counts, CrashReport};
 use crate::space::unrecordable;
-use orbit_linux::{pidfd, poll};
-use std::os::fd::AsRawFd;
+use orbit_linux::{pidfd, poll, socket, socket_info};
+use std::os::fd::{AsFd, AsRawFd};
 use std::time::{Duration, Instant};
 
 /// How long the serving thread may take to a safe point after another thread has crashed.
@@ -101,8 +101,16 @@ impl Keeper {
 
     /// A crash or a hang: the first one counts until the program is recovered from it.
     pub(super) fn began(&mut self, crash: &CrashReport, since: Instant) {
+        self.note_shown();
         let (first, _) = *self.crash.get_or_insert((*crash, since));
         self.shared.set_signal(first.signal);
+    }
+
+    /// Notes what the replay has shown that is under way and has not left its log.
+    pub(super) fn note_shown(&mut self) {
+        let Some((from, to)) = self.shared.replayed() else { return };
+        let (first, last) = self.shown;
+        self.shown = if from <= last { (from.min(first), to.max(last)) } else { (from, to) };
     }
 
     /// Takes a step of the ladder. If a thread has crashed that does not serve, the serving one is
@@ -138,6 +146,7 @@ impl Keeper {
     /// A replay has come to its end: it is proven, or the next step of the ladder is taken.
     fn replay_ended(&mut self, crash: &CrashReport) {
         let now = self.shared.replay_counts();
+        self.note_shown();
         let Some(Replay { attempt, before }) = self.replay.take() else {
             self.shared.accept();
             return;
@@ -285,7 +294,9 @@ impl Keeper {
             last_input = self.shared.cut_at_crash(crash)?.last_input;
         }
         let is_late = self.crash.is_some_and(|(_, since)| since.elapsed() > RECOVERY_LIMIT / 2);
-        let facts = Facts { is_late, ..self.kept.facts(&self.shared, crash, last_input) };
+        let facts = self.kept.facts(&self.shared, crash, last_input);
+        let is_shown = facts.is_shown || last_input.is_some_and(|input| self.shown.0 <= input && input < self.shown.1);
+        let facts = Facts { is_late, is_shown, ..facts };
         let step = self.ladder.judge(&facts);
         if let Step::GiveUp(why) = step {
             return Err(Error::Unkept(why.into()));
@@ -311,11 +322,20 @@ impl Keeper {
         }
     }
 
+    /// Whether a descriptor of the program is known to be a connection.
+    fn is_connection(&self, fd: i32) -> bool {
+        let Ok(socket) = pidfd::duplicate(self.kept.process().handle(), fd) else { return false };
+        socket_info::tcp(socket.as_fd()).is_some() || socket::peer(socket.as_fd()).is_ok_and(|(pid, _)| pid != 0)
+    }
+
     /// What a step loses, in words.
     fn lost(&self, step: Step) -> Vec<String> {
         match step {
             Step::Drop(_, input) => vec![match self.shared.input_at(input) {
-                Some((fd, bytes)) => format!("the input of {bytes} bytes on descriptor {fd}: its connection ends"),
+                Some((fd, bytes)) if self.is_connection(fd) => {
+                    format!("the input of {bytes} bytes on descriptor {fd}: its connection ends")
+                }
+                Some((fd, bytes)) => format!("the input of {bytes} bytes on descriptor {fd}"),
                 None => "the last input".into(),
             }],
             _ if self.shared.has_log() || self.settings.exactness != Exactness::BestEffort => Vec::new(),
