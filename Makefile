@@ -4,7 +4,7 @@
 PREFIX ?= /usr/local
 DESTDIR ?=
 
-.PHONY: help demo cast docs check test test-full outside bench lint lab build static deb install clean
+.PHONY: help demo cast docs check test test-full outside bench lint lab build static image deb install clean
 
 help:
 	@echo 'make demo       a tour: a crash contained, a deadlock explained; two minutes'
@@ -12,6 +12,7 @@ help:
 	@echo 'make docs       checks the links of all documents; makes the book in target/book, where mdBook is installed'
 	@echo 'make build      the library, the C library and the orbit command, into target/release'
 	@echo 'make static     the orbit command as one file that needs no other, target/static/orbit, tried in an empty root'
+	@echo 'make image      an image of that for container runtimes, target/static/orbit-image.tar'
 	@echo 'make deb        a Debian package of the command, target/deb/orbit_VERSION_ARCH.deb, tried in a folder that serves as a root'
 	@echo 'make check      formatting, floors, unit tests and one test of each kind: the loop of a developer, about three minutes'
 	@echo 'make test       every test; the last line is: N passed, N failed, N skipped'
@@ -67,6 +68,9 @@ build:
 
 static:
 	@scripts/static.sh
+
+image: static
+	@scripts/image.py target/static/orbit target/static/orbit-image.tar
 
 deb:
 	@scripts/deb.sh

@@ -39,6 +39,7 @@ TWICE = {
     "miniz_oxide": "backtrace and flate2",
     "object": "backtrace and aya-obj",
     "syn": "build time only",
+    "windows-sys": "other systems only",
     "winnow": "toml and its parser",
 }
 

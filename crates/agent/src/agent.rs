@@ -11,6 +11,8 @@ use crate::collector::{self, Collector};
 use crate::export::Listen;
 use crate::groups::Groups;
 use crate::journal::{Journal, Kind};
+use crate::kubernetes::events::{self, Events};
+use crate::kubernetes::pods::Pods;
 use crate::otlp::Record;
 use crate::policy::{Config, Policy, Subject};
 use crate::reports::Reports;
@@ -58,6 +60,7 @@ pub struct Agent {
     state: Arc<Mutex<State>>,
     journal: Option<Journal>,
     collector: Option<Collector>,
+    events: Option<Events>,
     reports: Reports,
     report_budget: Budget,
     action_budget: Budget,
@@ -98,12 +101,15 @@ impl Agent {
         state.started = Some((SystemTime::now(), Instant::now()));
         state.set_config(&args.config, &config);
         let state = Arc::new(Mutex::new(state));
+        let pods = config.kubernetes.as_ref().map(|of| Pods::start(of, say)).transpose();
+        let pods = pods.map_err(|e| failed("cannot start the list of pods".into(), e))?;
         let mut agent = Agent {
             hosted,
-            selector: Selector::new(),
+            selector: Selector::new(pods),
             groups: Groups::open(),
             journal: None,
             collector: None,
+            events: None,
             reports,
             report_budget: Budget::default(),
             action_budget: Budget::default(),
@@ -124,6 +130,7 @@ impl Agent {
             .map_err(|e| failed(format!("cannot listen at {}", socket_path.display()), e))?;
         agent.serve().map_err(Failure::Text)?;
         agent.collector = agent.open_collector().map_err(|e| failed("cannot start the export by OTLP".into(), e))?;
+        agent.events = agent.open_events().map_err(|e| failed("cannot start Events to Kubernetes".into(), e))?;
         // Whoever asks waits until all that it may name is there.
         let status = agent.state.clone();
         control::serve(listener, move || lock(&status).status())
@@ -166,6 +173,13 @@ impl Agent {
             say: Box::new(say),
         };
         Collector::start(otlp, agent).map(Some)
+    }
+
+    fn open_events(&self) -> std::io::Result<Option<Events>> {
+        let wanted = self.config.export.kubernetes.as_ref().is_some_and(|events| events.enabled);
+        let Some(of) = self.config.kubernetes.as_ref().filter(|_| wanted) else { return Ok(None) };
+        let failed = self.state.clone();
+        Events::start(of, move || lock(&failed).metrics.export_failed("kubernetes"), say).map(Some)
     }
 
     fn open_journal(&mut self) {
@@ -248,6 +262,9 @@ impl Agent {
         if let Some(collector) = &self.collector {
             collector.end();
         }
+        if let Some(events) = &mut self.events {
+            events.end();
+        }
         Ok(())
     }
 
@@ -316,6 +333,9 @@ impl Agent {
             }
             if new.export.otlp != self.config.export.otlp {
                 return Err("export.otlp changes with a restart only".to_owned());
+            }
+            if (&new.kubernetes, &new.export.kubernetes) != (&self.config.kubernetes, &self.config.export.kubernetes) {
+                return Err("kubernetes and export.kubernetes change with a restart only".to_owned());
             }
             Ok(new)
         });
@@ -577,12 +597,19 @@ impl Agent {
         self.announce_of(None, kind, text, fields);
     }
 
-    /// To the journal, else to stderr; and to the collector.
+    /// To the journal, else to stderr; to the collector; as an Event about its pod.
     fn announce_of(&self, of: Option<&Subject>, kind: Kind, text: &str, fields: &[(&str, &str)]) {
         if let Some(collector) = &self.collector {
             let record = Record::new(collector.host(), of, kind, text, fields, SystemTime::now());
             if !collector.push(record) {
                 self.state().metrics.export_failed("otlp");
+            }
+        }
+        if let Some((events, of, pod)) = self.events.as_ref().zip(of).and_then(|(to, of)| Some((to, of, of.pod()?))) {
+            let container = of.names.as_ref().map(|names| names.container.as_str());
+            let event = events::Event::new(events.node(), pod, container, kind, text, SystemTime::now());
+            if event.is_some_and(|event| !events.push(event)) {
+                self.state().metrics.export_failed("kubernetes");
             }
         }
         match self.journal.as_ref().map(|journal| journal.send(kind, text, fields)) {

@@ -10,7 +10,7 @@ use crate::export::Otlp;
 use crate::metrics::Family;
 use crate::otlp::{self, Record};
 use crate::plain;
-use crate::post::post;
+use crate::request::post;
 use std::collections::{BTreeSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;

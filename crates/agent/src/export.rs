@@ -22,6 +22,8 @@ pub struct Export {
     pub journal: Option<Journal>,
     /// A collector of OpenTelemetry.
     pub otlp: Option<Otlp>,
+    /// Events of Kubernetes.
+    pub kubernetes: Option<Events>,
 }
 
 impl Export {
@@ -54,6 +56,8 @@ pub enum Label {
     Unit,
     /// The policy that selected it.
     Policy,
+    /// What made its pod, where `[kubernetes]` lists pods.
+    Workload,
 }
 
 fn all_labels() -> Vec<Label> {
@@ -117,6 +121,14 @@ pub struct Journal {
 
 fn journal_socket() -> PathBuf {
     "/run/systemd/journal/socket".into()
+}
+
+/// Events of Kubernetes about the pods that policies select.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Events {
+    /// Whether they are sent.
+    pub enabled: bool,
 }
 
 /// A collector of OpenTelemetry, which takes OTLP by HTTP with JSON.

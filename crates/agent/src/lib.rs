@@ -11,7 +11,8 @@
 //! | `agent` | the loop, with the detection in a core of its own |
 //! | [`export`], [`reports`], [`journal`], [`metrics`], `state`, `control` | what leaves the agent |
 //! | `http`, `site`, `page` | pages: the server, what is at which path, the status page |
-//! | [`otlp`], `collector`, `post` | the same to a collector of OpenTelemetry: form, queue, request |
+//! | [`otlp`], `collector`, `request` | the same to a collector of OpenTelemetry: form, queue, request |
+//! | [`kubernetes`] | the pods of the node with their labels, and Events about them |
 //! | `plain`, `socket` | threads that speak with others, without capabilities; sockets that are files |
 //!
 //! Promises: nothing is acted on that is not certain (unless its policy asks for less) and selected
@@ -28,13 +29,14 @@ mod groups;
 mod http;
 pub mod identity;
 pub mod journal;
+pub mod kubernetes;
 pub mod metrics;
 pub mod otlp;
 mod page;
 mod plain;
 pub mod policy;
-mod post;
 pub mod reports;
+mod request;
 pub mod selector;
 mod show;
 mod site;
@@ -50,8 +52,8 @@ A policy, in /etc/orbit/agent.toml or a file of /etc/orbit/agent.d:
 
   [[policy]]
   name = \"redis\"
-  match = { unit = \"redis-server@*.service\" }   # or user_unit, cgroup, container, pod,
-                                                # namespace, command, user, any = true
+  match = { unit = \"redis-server@*.service\" }   # or user_unit, cgroup, container, pod, namespace,
+                                                # workload, labels, command, user, any = true
   watch = { limit = \"5s\", on_hang = \"restart\" }  # report, signal:SIG, core, restart
 
 The first [[policy]] that matches a process rules it. Actions are taken on certain hangs

@@ -117,6 +117,7 @@ impl Metrics {
             Label::Container => ("container", names.map(|n| n.container.clone())),
             Label::Unit => ("unit", of.identity.unit.as_deref().map(unit)),
             Label::Policy => ("policy", Some(policy.to_owned())),
+            Label::Workload => ("workload", of.pod().and_then(|pod| pod.workload.clone())),
         };
         let mut labels: Labels =
             wanted.iter().map(|label| value(*label)).map(|(name, value)| (name, value.unwrap_or_default())).collect();

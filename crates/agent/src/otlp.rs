@@ -244,7 +244,7 @@ mod tests {
     fn in_pod() -> Subject {
         let names = Names { pod: "cart-7d-x".into(), namespace: "shop".into(), container: "app".into() };
         let identity = of_path(&format!("/kubepods/pod{POD}/{CONTAINER}"));
-        Subject { identity, names: Some(names), command: "cart".into(), user: Some(7) }
+        Subject { identity, names: Some(names), command: "cart".into(), user: Some(7), listed: None }
     }
 
     fn unit_of(path: &str) -> Subject {

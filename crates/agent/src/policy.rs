@@ -8,9 +8,11 @@
 use crate::action::OnHang;
 use crate::export::{Export, Page};
 use crate::identity::{Identity, Names};
+use crate::kubernetes::{self, Kubernetes, pods::Pod};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// A whole configuration.
@@ -22,6 +24,8 @@ pub struct Config {
     pub export: Export,
     /// The page for browsers; without it there is none.
     pub page: Option<Page>,
+    /// Kubernetes' API server; without it labels and workloads are not known.
+    pub kubernetes: Option<Kubernetes>,
     /// In the order in which they are tried.
     pub policies: Vec<Policy>,
     /// Processes that no policy may watch.
@@ -95,8 +99,10 @@ pub struct Match {
     pub pod: Option<String>,
     /// Kubernetes' namespace.
     pub namespace: Option<String>,
-    /// Labels of the pod.
+    /// Labels of the pod, all of them.
     pub labels: Option<BTreeMap<String, String>>,
+    /// What made the pod: the name of its Deployment, StatefulSet, DaemonSet or Job.
+    pub workload: Option<String>,
     /// The process' name (`comm`, at most 15 bytes).
     pub command: Option<String>,
     /// The user: a name of `/etc/passwd`, or a number.
@@ -119,6 +125,16 @@ pub struct Subject {
     pub command: String,
     /// Its effective user, if known.
     pub user: Option<u32>,
+    /// What the API server says of its pod, or why that is not known; `None` for what is in no pod,
+    /// and where no server is asked.
+    pub listed: Option<Result<Arc<Pod>, String>>,
+}
+
+impl Subject {
+    /// What the API server says of its pod.
+    pub fn pod(&self) -> Option<&Pod> {
+        self.listed.as_ref()?.as_deref().ok()
+    }
 }
 
 /// Whether conditions hold.
@@ -153,6 +169,7 @@ struct MainFile {
     #[serde(default)]
     export: Export,
     page: Option<Page>,
+    kubernetes: Option<kubernetes::Table>,
     #[serde(default)]
     policy: Vec<PolicyTable>,
     #[serde(default)]
@@ -214,22 +231,31 @@ impl Config {
             let DropIn { policy, exclude } = parse(&name)?;
             files.push((name, policy, exclude));
         }
-        let mut config = Config { limits: main.limits, export: main.export, page: main.page, ..Config::default() };
+        let variable = |name: &str| std::env::var(name).ok();
+        let kubernetes = main.kubernetes.map(|table| table.resolve(variable)).transpose();
+        let kubernetes = kubernetes.map_err(|why| format!("{}: {why}", path.display()))?;
+        if kubernetes.is_none() && main.export.kubernetes.as_ref().is_some_and(|events| events.enabled) {
+            let why = "Events are about pods, which the part [kubernetes] lists: add it";
+            return Err(format!("{}: export.kubernetes: {why}", path.display()));
+        }
+        let mut config =
+            Config { limits: main.limits, export: main.export, page: main.page, kubernetes, ..Config::default() };
         if let Some(page) = config.export.prometheus.as_ref().filter(|page| !page.listen.ip().is_loopback()) {
             let why = "the page has no password: it is served on a loopback address, as 127.0.0.1:9106";
             return Err(format!("{}: export.prometheus.listen = \"{}\": {why}", path.display(), page.listen));
         }
         let passwd = std::fs::read_to_string("/etc/passwd").unwrap_or_default();
+        let known = Known { passwd: &passwd, has_pods: config.kubernetes.is_some() };
         for (file, policies, exclude) in files {
             let at = |e: String| format!("{}: {e}", file.display());
             for mut each in exclude {
-                if let Some(why) = each.prepare(&passwd).map_err(at)? {
+                if let Some(why) = each.prepare(&known).map_err(at)? {
                     return Err(at(format!("exclude: {why}")));
                 }
                 config.exclude.push(each);
             }
             for table in policies {
-                let policy = table.policy(&passwd).map_err(at)?;
+                let policy = table.policy(&known).map_err(at)?;
                 if config.policies.iter().any(|p| p.name == policy.name) {
                     return Err(at(format!("policy \"{}\" is given twice: rename one", policy.name)));
                 }
@@ -276,7 +302,7 @@ impl Policy {
 }
 
 impl PolicyTable {
-    fn policy(self, passwd: &str) -> Result<Policy, String> {
+    fn policy(self, known: &Known<'_>) -> Result<Policy, String> {
         let wrong = |what: &str| Err(format!("policy \"{}\": {what}", self.name));
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
         if self.name.is_empty() || self.name.len() > 64 || !self.name.chars().all(is_plain) {
@@ -295,7 +321,7 @@ impl PolicyTable {
         let (mut matches, mut exclude) = (self.matches, self.exclude);
         let mut unusable = None;
         for each in std::iter::once(&mut matches).chain(&mut exclude) {
-            match each.prepare(passwd) {
+            match each.prepare(known) {
                 Ok(why) => unusable = unusable.or(why),
                 Err(what) => return Err(format!("policy \"{}\": {what}", self.name)),
             }
@@ -304,17 +330,26 @@ impl PolicyTable {
     }
 }
 
+/// What conditions are made of.
+struct Known<'a> {
+    passwd: &'a str,
+    /// Whether pods are listed.
+    has_pods: bool,
+}
+
 impl Match {
     /// Learns the user's number. Answers why the conditions can never be decided here, if so.
-    fn prepare(&mut self, passwd: &str) -> Result<Option<String>, String> {
-        let Match { unit, user_unit, cgroup, container, pod, namespace, labels, command, user, any, .. } = &*self;
-        let texts = [unit, user_unit, cgroup, container, pod, namespace, command, user];
+    fn prepare(&mut self, known: &Known<'_>) -> Result<Option<String>, String> {
+        let Match { unit, user_unit, cgroup, container, pod, namespace, workload, labels, command, user, any, .. } =
+            &*self;
+        let texts = [unit, user_unit, cgroup, container, pod, namespace, workload, command, user];
         let named = texts.iter().filter(|text| text.is_some()).count() + usize::from(labels.is_some());
         match any {
             Some(false) => return Err("match.any may only be true".into()),
             Some(true) if named > 0 => return Err("match.any = true stands alone: it is every process".into()),
             None if named == 0 => {
-                let keys = "unit, user_unit, cgroup, container, pod, namespace, command, user, or any = true";
+                let keys = "unit, user_unit, cgroup, container, pod, namespace, workload, labels, command, user, or \
+                            any = true";
                 return Err(format!("match has no condition: give {keys}"));
             }
             _ => {}
@@ -322,7 +357,10 @@ impl Match {
         if texts.into_iter().flatten().any(String::is_empty) {
             return Err("match has an empty text, which nothing matches: remove it, or write \"*\"".into());
         }
-        let number = |name: &str| name.parse().ok().or_else(|| user_number(passwd, name));
+        if labels.as_ref().is_some_and(BTreeMap::is_empty) {
+            return Err("match.labels is empty: name one, as { app = \"cart\" }".into());
+        }
+        let number = |name: &str| name.parse().ok().or_else(|| user_number(known.passwd, name));
         let user = user.clone();
         if let Some(name) = user {
             self.uid = number(&name);
@@ -330,8 +368,9 @@ impl Match {
                 return Ok(Some(format!("/etc/passwd has no user \"{name}\"")));
             }
         }
-        let no_list = "labels need the list of this node's pods, which this agent does not read";
-        Ok(self.labels.is_some().then(|| no_list.to_owned()))
+        let needs_list = self.labels.is_some() || self.workload.is_some();
+        let no_list = "labels and workload need the list of this node's pods: add the part [kubernetes]";
+        Ok((needs_list && !known.has_pods).then(|| no_list.to_owned()))
     }
 
     /// Whether all conditions hold for a process. A fact that is not known gives `Unknown`, but
@@ -359,10 +398,21 @@ impl Match {
             (Some(_), Some(_)) => Holds::No,
             (Some(_), None) => Holds::Unknown("its user is not known".into()),
         };
-        let labels = match (&self.labels, &id.pod) {
-            (None, _) => Holds::Yes,
-            (Some(_), None) => Holds::No,
-            (Some(_), Some(_)) => Holds::Unknown("the labels of its pod are not known".into()),
+        let listed = |wanted: bool, has: &dyn Fn(&Pod) -> bool| match (wanted, &of.listed) {
+            (false, _) => Holds::Yes,
+            (true, Some(Ok(pod))) if has(pod) => Holds::Yes,
+            (true, Some(Ok(_))) => Holds::No,
+            (true, Some(Err(why))) => Holds::Unknown(why.clone()),
+            (true, None) if id.pod.is_some() => Holds::Unknown("the pods of this node are not listed".into()),
+            (true, None) => Holds::No,
+        };
+        let has_labels = |pod: &Pod| {
+            let has = |(key, pattern): (&String, &String)| pod.labels.get(key).is_some_and(|text| glob(pattern, text));
+            self.labels.iter().flatten().all(has)
+        };
+        let has_workload = |pod: &Pod| {
+            let of_pod = pod.workload.as_deref();
+            self.workload.as_deref().is_none_or(|pattern| of_pod.is_some_and(|text| glob(pattern, text)))
         };
         // A unit of a user is no unit of the system, though it is below one.
         let unit = id.unit.as_deref().filter(|_| id.user_unit.is_none());
@@ -374,7 +424,8 @@ impl Match {
             named(&self.container, |names| &names.container, id.container.as_deref()),
             named(&self.pod, |names| &names.pod, id.pod.as_deref()),
             named(&self.namespace, |names| &names.namespace, None),
-            labels,
+            listed(self.labels.is_some(), &has_labels),
+            listed(self.workload.is_some(), &has_workload),
             user,
         ];
         let all = all.into_iter().reduce(|one, other| match (one, other) {
@@ -463,7 +514,7 @@ mod tests {
     }
 
     fn subject(path: &str, command: &str) -> Subject {
-        Subject { identity: of_path(path), names: None, command: command.into(), user: Some(0) }
+        Subject { identity: of_path(path), command: command.into(), user: Some(0), ..Subject::default() }
     }
 
     const POD: &str = "/kubepods/podff49d0be-16b7-4a49-bb9e-8ec1f1f4e27f/\
@@ -502,11 +553,28 @@ mod tests {
 
     #[test]
     fn labels_are_neither_nothing_nor_everything() {
-        let c = policies(&["command = \"app\", labels = { orbit = \"watch\" }", "any = true"]);
-        assert!(c.policies[0].unusable.as_deref().is_some_and(|why| why.starts_with("labels need")));
+        let conditions =
+            ["command = \"app\", labels = { orbit = \"w*\", tier = \"1\" }", "workload = \"ca?t\"", "any = true"];
+        let c = policies(&conditions);
+        assert!(c.policies[0].unusable.as_deref().is_some_and(|why| why.contains("add the part [kubernetes]")));
         assert!(matches!(c.choose(&subject(POD, "app")), Choice::Undecided(0, _)));
-        assert_eq!(c.choose(&subject(POD, "other")), Choice::Policy(1));
-        assert_eq!(c.choose(&subject("/system.slice/a.service", "app")), Choice::Policy(1), "in no pod");
+        assert!(matches!(c.choose(&subject(POD, "other")), Choice::Undecided(1, _)));
+        assert_eq!(c.choose(&subject("/system.slice/a.service", "app")), Choice::Policy(2), "in no pod");
+        let one = |(n, m): (usize, &&str)| format!("[[policy]]\nname = \"p{n}\"\nmatch = {{ {m} }}\n");
+        let policies_of = conditions.iter().enumerate().map(one).collect::<String>();
+        let c = config(&format!("[kubernetes]\nserver = \"https://10.0.0.1:1\"\nnode = \"n\"\n{policies_of}"))
+            .expect("sound");
+        assert!(c.policies.iter().all(|policy| policy.unusable.is_none()));
+        let with = |labels: &[(&str, &str)], workload: Option<&str>| {
+            let labels = labels.iter().map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
+            let pod = Pod { labels, workload: workload.map(str::to_owned), ..Pod::default() };
+            Subject { listed: Some(Ok(Arc::new(pod))), ..subject(POD, "app") }
+        };
+        assert_eq!(c.choose(&with(&[("orbit", "watch"), ("tier", "1")], None)), Choice::Policy(0));
+        assert_eq!(c.choose(&with(&[("orbit", "watch")], Some("cart"))), Choice::Policy(1), "one of two labels");
+        assert_eq!(c.choose(&with(&[("orbit", "no"), ("tier", "1")], Some("bank"))), Choice::Policy(2));
+        let unknown = Subject { listed: Some(Err("no answer".into())), ..subject(POD, "app") };
+        assert_eq!(c.choose(&unknown), Choice::Undecided(0, "no answer".into()));
         let nobody = policies(&["user = \"no-such-user\"", "any = true"]);
         assert!(matches!(nobody.choose(&subject("/x", "a")), Choice::Undecided(0, why) if why.contains("/etc/passwd")));
     }
@@ -531,6 +599,9 @@ mod tests {
             (policy("match = { any = false }"), "may only be true"),
             (policy("match = { any = true, unit = \"x\" }"), "stands alone"),
             (policy("match = { unit = \"\" }"), "empty text"),
+            (policy("match = { labels = {} }"), "match.labels is empty"),
+            ("[export.kubernetes]\nenabled = true".to_owned(), "add it"),
+            ("[kubernetes]\nnodes = 1".to_owned(), "unknown field `nodes`"),
             (policy(""), "missing field `match`"),
             (policy("match = { any = true }\nwatch = { limit = \"5\" }"), "as \"5s\""),
             (policy("match = { any = true }\nwatch = { limit = \"99ms\" }"), "100ms"),
@@ -553,7 +624,7 @@ mod tests {
             ("[export.otlp]\ninterval = \"5s\"".to_owned(), "missing field `endpoint`"),
             ("[export.otlp]\nendpoint = \"http://[::1]:4318/\"\ninterval = \"9ms\"".to_owned(), "from \"1s\""),
             ("[limits]\ncpu = 2".to_owned(), "unknown field `cpu`"),
-            ("[[exclude]]\nlabels = { a = \"b\" }".to_owned(), "labels need"),
+            ("[[exclude]]\nlabels = { a = \"b\" }".to_owned(), "labels and workload need"),
         ] {
             let why = config(&text).expect_err(&text);
             assert!(why.contains(part), "{text}: {why}");

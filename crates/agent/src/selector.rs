@@ -9,6 +9,7 @@
 //! new control groups are read.
 
 use crate::identity::{self, Names};
+use crate::kubernetes::pods::Pods;
 use crate::policy::{Choice, Config, Subject};
 use orbit_linux::stat::Stat;
 use orbit_linux::status::Status;
@@ -73,6 +74,7 @@ pub struct Selector {
     scans: u64,
     own: Option<(u64, u64)>,
     logs: PathBuf,
+    pods: Option<Pods>,
 }
 
 /// Scans after which a process is taken to be what it will stay.
@@ -82,8 +84,8 @@ const REREAD_EVERY: u64 = 8;
 const MAX_NAMES: usize = 10_000;
 
 impl Selector {
-    /// A selector that knows nothing yet.
-    pub fn new() -> Selector {
+    /// A selector that knows nothing yet, with the pods of the node where they are listed.
+    pub fn new(pods: Option<Pods>) -> Selector {
         let own = fs::metadata("/proc/self/exe").ok().map(|m| (m.dev(), m.ino()));
         Selector {
             known: HashMap::new(),
@@ -93,6 +95,7 @@ impl Selector {
             scans: 0,
             own,
             logs: "/var/log/containers".into(),
+            pods,
         }
     }
 
@@ -194,7 +197,8 @@ impl Selector {
         let identity = identity::of_process(&text);
         let names = identity.container.clone().filter(|_| identity.pod.is_some()).and_then(|id| self.names_of(&id));
         let user = Status::of(pid).ok().and_then(|status| status.effective_user());
-        let subject = Subject { identity, names, command: stat.name, user };
+        let listed = self.pods.as_ref().zip(identity.pod.as_ref()).map(|(pods, uid)| pods.of(uid));
+        let subject = Subject { identity, names, command: stat.name, user, listed };
         let name = |at: usize| config.policies.get(at).map_or("", |policy| &policy.name);
         let (policy, why) = match config.choose(&subject) {
             Choice::None | Choice::Excluded => return self.drop_watched(pid, changes),
@@ -249,12 +253,6 @@ impl Selector {
     fn is_own(&self, pid: i32) -> bool {
         let exe = fs::metadata(format!("/proc/{pid}/exe")).ok().map(|m| (m.dev(), m.ino()));
         exe.is_some() && exe == self.own
-    }
-}
-
-impl Default for Selector {
-    fn default() -> Selector {
-        Selector::new()
     }
 }
 
@@ -370,7 +368,7 @@ mod tests {
     fn what_is_selected_is_added_once_and_removed_at_its_end() {
         let (child, pid, _folder) = named("oa-select");
         let config = config("oa-select", &policy("oa-select"));
-        let mut selector = Selector::new();
+        let mut selector = Selector::new(None);
         // It may still be this program's copy at the first scan.
         let added: Vec<i32> = (0..20).flat_map(|_| selector.scan(&config).expect("/proc").added).collect();
         assert_eq!(added, [pid]);
@@ -390,7 +388,7 @@ mod tests {
             Command::new("sh").args(["-c", &shell]).stdin(std::process::Stdio::piped()).spawn().expect("sh");
         let pid = child.id() as i32;
         let config = config("oa-exec", &policy("oa-exec"));
-        let mut selector = Selector::new();
+        let mut selector = Selector::new(None);
         for _ in 0..2 * NEW_SCANS {
             assert_eq!(selector.scan(&config).expect("/proc"), Changes::default(), "a shell");
         }
@@ -408,7 +406,7 @@ mod tests {
     fn another_process_of_the_same_number_is_a_new_one() {
         let (_child, pid, _folder) = named("oa-reuse");
         let config = config("oa-reuse", &policy("oa-reuse"));
-        let mut selector = Selector::new();
+        let mut selector = Selector::new(None);
         while !selector.scan(&config).expect("/proc").added.contains(&pid) {}
         // As if one of that number had been there before.
         selector.known.get_mut(&pid).expect("known").started -= 1;
@@ -420,7 +418,7 @@ mod tests {
     fn the_limit_of_processes_is_a_reason_that_is_shown() {
         let (_child, pid, _folder) = named("oa-limit");
         let config = config("oa-limit", &("[limits]\nprocesses = 0\n".to_owned() + &policy("oa-limit")));
-        let mut selector = Selector::new();
+        let mut selector = Selector::new(None);
         while selector.unwatched().is_empty() {
             assert_eq!(selector.scan(&config).expect("/proc"), Changes::default());
         }
@@ -431,7 +429,7 @@ mod tests {
     #[test]
     fn orbits_own_processes_are_not_selected() {
         let config = config("oa-own", "[[policy]]\nname = \"all\"\nmatch = { any = true }\n");
-        let mut selector = Selector::new();
+        let mut selector = Selector::new(None);
         selector.scan(&config).expect("/proc");
         assert!(!selector.watched().contains_key(&(std::process::id() as i32)));
     }

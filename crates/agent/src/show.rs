@@ -1,5 +1,6 @@
 //! What `orbit agent status` and `--check` print.
 
+use crate::kubernetes::pods::Pods;
 use crate::policy::Config;
 use crate::selector::Selector;
 use crate::state;
@@ -101,7 +102,7 @@ fn anstream_stdout() -> impl Write {
 /// A sentence with file and line if it is not sound.
 pub fn check(path: &Path) -> Done {
     let config = Config::read(path).map_err(Failure::Text)?;
-    let mut selector = Selector::new();
+    let mut selector = Selector::new(config.kubernetes.as_ref().map(Pods::read_once));
     selector.scan(&config)?;
     let services = state::services(&selector, &config);
     let mut to = anstream_stdout();

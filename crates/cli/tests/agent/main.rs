@@ -8,6 +8,7 @@ mod acts_on_what_is_selected;
 mod budgets_and_sureness;
 mod exports;
 mod in_a_machine;
+mod kubernetes;
 mod new_groups;
 mod otlp;
 mod packaging;

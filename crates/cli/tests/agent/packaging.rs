@@ -1,4 +1,4 @@
-//! What is shipped beside the command: the unit, the configuration, the alert rules, the dashboard.
+//! What is shipped beside the command: unit, configuration, rules, dashboard, DaemonSet, image.
 
 use crate::guard_common::Dir;
 use std::path::PathBuf;
@@ -137,4 +137,69 @@ fn the_collectors_configuration_takes_what_the_agent_sends() {
         return;
     };
     assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+}
+
+/// The part of a file that is indented below this line, without the indent.
+fn below(text: &str, line: &str) -> String {
+    let mut lines = text.lines().skip_while(|own| own.trim() != line).skip(1).peekable();
+    let indent = lines.peek().map_or(0, |own| own.len() - own.trim_start().len());
+    let inside = lines.take_while(|own| own.len() - own.trim_start().len() >= indent && !own.is_empty());
+    inside.map(|own| format!("{}\n", &own[indent..])).collect()
+}
+
+#[test]
+fn the_daemon_set_is_sound_and_has_no_more_rights_than_it_needs() {
+    let path = packaging("kubernetes/orbit-agent.yaml");
+    let text = std::fs::read_to_string(&path).expect("the file");
+    let rules = below(&text, "rules:");
+    let granted: Vec<&str> = rules.lines().filter(|line| !line.contains("apiGroups")).map(str::trim).collect();
+    assert_eq!(granted, ["resources: [pods]", "verbs: [list]", "resources: [events]", "verbs: [create]"]);
+    let rights = "drop: [ALL]\nadd: [SYS_PTRACE, DAC_READ_SEARCH, KILL]\n";
+    assert_eq!(below(&text, "capabilities:"), rights);
+    assert!(text.contains("readOnlyRootFilesystem: true") && text.contains("type: RuntimeDefault"));
+    let dir = Dir::new("daemon-set");
+    let config = dir.file("agent.toml", &below(&text, "agent.toml: |"));
+    let mut check = Command::new(env!("CARGO_BIN_EXE_orbit"));
+    check.args(["agent", "--check"]).arg(config);
+    // A port of this machine at which nobody listens: a list that cannot be read is no error.
+    let pod = [("NODE_NAME", "n1"), ("KUBERNETES_SERVICE_HOST", "127.0.0.1"), ("KUBERNETES_SERVICE_PORT", "1")];
+    let done = check.envs(pod).output().expect("orbit");
+    assert!(done.status.success(), "{}", String::from_utf8_lossy(&done.stderr));
+    let Ok(valid) = Command::new("kubernetes-validate").arg(&path).output() else {
+        println!("SKIP: needs kubernetes-validate (pip install kubernetes-validate)");
+        return;
+    };
+    assert!(valid.status.success(), "{}", String::from_utf8_lossy(&valid.stdout));
+}
+
+#[test]
+fn an_image_has_the_command_and_the_same_bytes_each_time() {
+    let dir = Dir::new("image");
+    let source = dir.file("tiny.c", "int main(void) { return 7; }\n");
+    let build = |name: &str, options: &[&str]| {
+        let built = Command::new("cc").args(options).arg(&source).arg("-o").arg(dir.0.join(name)).output();
+        built.is_ok_and(|built| built.status.success())
+    };
+    if !build("static", &["-static"]) || !build("dynamic", &[]) {
+        println!("SKIP: needs cc and a static C library");
+        return;
+    }
+    let image = |of: &str, to: &str| {
+        let script = packaging("../scripts/image.py");
+        Command::new("python3").arg(script).arg(dir.0.join(of)).arg(dir.0.join(to)).output().expect("python3")
+    };
+    let made = image("static", "one.tar");
+    assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+    assert!(image("static", "two.tar").status.success());
+    let [one, two] = ["one.tar", "two.tar"].map(|name| std::fs::read(dir.0.join(name)).expect("an image"));
+    assert!(one == two, "the same command gives another image");
+    let refused = image("dynamic", "three.tar");
+    assert!(!refused.status.success() && String::from_utf8_lossy(&refused.stderr).contains("needs a loader"));
+    // Each part is what its name says, and the layer has the command.
+    let script = "set -e; tar xf one.tar; cd blobs/sha256; for f in *; do echo \"$f  $f\"; done | sha256sum -c --quiet
+        for f in *; do if tar tzf $f >../../list 2>/dev/null; then tar xzf $f -C ../..; fi; done; cat ../../list
+        cmp ../../orbit ../../static";
+    let parts = Command::new("sh").args(["-c", script]).current_dir(&dir.0).output().expect("sh");
+    let text = [&parts.stdout[..], &parts.stderr[..]].map(String::from_utf8_lossy).concat();
+    assert!(parts.status.success() && text.lines().any(|line| line == "orbit"), "{text}");
 }

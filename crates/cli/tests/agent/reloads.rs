@@ -54,7 +54,7 @@ fn a_check_says_what_is_wrong_and_what_would_be_watched() {
     assert!(text.contains("policy a: on_hang = report, limit 5s") && text.contains("(1 processes)"), "{text}");
     let (code, text) = check("[[policy]]\nname = \"l\"\nmatch = { namespace = \"s\", labels = { a = \"b\" } }\n");
     assert_eq!(code, Some(1));
-    assert!(text.contains("unusable: labels need"), "{text}");
+    assert!(text.contains("unusable: labels and workload need"), "{text}");
     let (code, text) = check("[limit]\n");
     assert_eq!(code, Some(1));
     assert!(text.contains("checked.toml:1: unknown field `limit`"), "{text}");

@@ -62,7 +62,7 @@ fn a_hang_is_shown_with_its_picture_and_its_stacks() {
     }
     let unwatched = start(&well(&dir, "oa-page-well"), "1000", None);
     let child = start(&bin, "ring2", None);
-    let shown = page_with(&agent, &["class=\"Thread Ring\"", "labels need the list"]);
+    let shown = page_with(&agent, &["class=\"Thread Ring\"", "labels and workload need the list"]);
     let own = child.0.id();
     for part in [
         "class=\"Lock Ring\"",
