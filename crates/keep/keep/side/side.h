@@ -91,6 +91,12 @@ enum {
     KEEP_ENDED = 1, /* it has come to its end; nothing of it has happened outside yet */
 };
 
+/* keep_orders.family */
+enum {
+    KEEP_FAMILY = 1,
+    KEEP_FAMILY_COMES = 2, /* a child's, whose keeper does not know it yet */
+};
+
 /* keep_orders.handlers */
 enum {
     KEEP_HANDLERS_AUTO = 0,  /* first, unless they only report and die: those run when the program is given up */
@@ -129,7 +135,7 @@ struct keep_orders {
     uint32_t handlers;    /* when the program's own handlers for fatal signals run: KEEP_HANDLERS_... */
     uint32_t keeper_pid;  /* process of the keeper: its descriptors are opened through /proc */
     uint32_t spares[KEEP_SPARES]; /* its descriptors of shared memory for children; 0: none */
-    uint32_t family;      /* not 0: children of fork are kept */
+    uint32_t family;      /* whether children of fork are kept: 0, KEEP_FAMILY, KEEP_FAMILY_COMES */
     uint32_t adopted;     /* spares that the keeper has replaced: fewer than KEEP_SPARES less than keep_news.claimed */
     uint32_t environment; /* not 0: allocations are padded and zeroed, frees delayed */
     uint32_t moments;     /* calls that wait for the next request, a bit each: KEEP_AT_...; 0: no request mode */

@@ -113,28 +113,47 @@ static void begin(void)
 /* A child of fork gets memory of its own from the keeper: the descriptor is chosen before the
  * fork, for its parent's memory is not in it. */
 #define FORK_STEPS 100 /* of 10 ms, that a fork waits for the keeper */
+#define FAMILY_STEPS 1000 /* of 1 ms */
 static __thread uint32_t spare, spare_of __attribute__((tls_model("initial-exec")));
+
+/* A child that forks at once waits until its keeper knows it; for once. */
+static int has_awaited;
+
+static void await_family(void)
+{
+    const struct timespec step = {0, 1000000};
+    for (int i = 0; !has_awaited && keep_orders->family == KEEP_FAMILY_COMES && i < FAMILY_STEPS; i++)
+        keep_plain(SYS_nanosleep, (long)&step, 0, 0, 0, 0, 0);
+    has_awaited = 1;
+}
 
 static void before_fork(void)
 {
     spare = 0;
     keep_forks = 1;
-    if (!keep_orders || !keep_keeper_lives())
+    if (!keep_orders)
         return;
-    if (!keep_orders->family) {
+    await_family();
+    if (!keep_keeper_lives())
+        return;
+    if (keep_orders->family != KEEP_FAMILY) {
         keep_news->children++;
         keep_ring();
         return;
     }
-    uint32_t nth = __atomic_fetch_add(&keep_news->claimed, 1, __ATOMIC_SEQ_CST);
     const struct timespec step = {0, 10000000};
-    for (int i = 0; nth - keep_orders->adopted >= KEEP_SPARES; i++) {
-        if (i == FORK_STEPS || !keep_orders->family || !keep_keeper_lives())
-            return;
-        keep_ring();
-        keep_plain(SYS_nanosleep, (long)&step, 0, 0, 0, 0, 0);
-    }
-    spare = keep_orders->spares[nth % KEEP_SPARES];
+    uint32_t nth = keep_news->claimed, its;
+    /* Once it is claimed the keeper puts another one in its place. */
+    do {
+        for (int i = 0; nth - keep_orders->adopted >= KEEP_SPARES; i++) {
+            if (i == FORK_STEPS || !keep_orders->family || !keep_keeper_lives())
+                return;
+            keep_ring();
+            keep_plain(SYS_nanosleep, (long)&step, 0, 0, 0, 0, 0);
+        }
+        its = keep_orders->spares[nth % KEEP_SPARES];
+    } while (!__atomic_compare_exchange_n(&keep_news->claimed, &nth, nth + 1, 0, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST));
+    spare = its;
     spare_of = keep_orders->keeper_pid;
 }
 
@@ -171,6 +190,7 @@ static void in_child(void)
         return;
     }
     keep_rearm(stacks);
+    has_awaited = 0;
     keep_news->pid = (uint32_t)getpid();
     begin();
 }

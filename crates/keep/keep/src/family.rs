@@ -74,6 +74,7 @@ impl Family {
 /// the child has not.
 fn spare(shared: &Shared, settings: &Settings) -> std::io::Result<Shared> {
     let child = shared.for_child()?;
+    child.expect_family();
     if let Some(rules) = &settings.rules {
         child.set_rules(rules, rules.processes.serves(false));
     }
@@ -95,7 +96,10 @@ fn keep(shared: Arc<Shared>, settings: &Arc<Settings>, reporter: Reporter) {
     };
     let mut reporter = reporter.of_child(pid);
     let kept = Process::find(pid).map_err(Error::from);
-    let kept = kept.and_then(|process| Keeper::of_child(process, shared, settings, reporter.clone()));
+    let kept = kept.and_then(|process| Keeper::of_child(process, Arc::clone(&shared), settings, reporter.clone()));
+    if kept.is_err() {
+        shared.end_family();
+    }
     match kept.and_then(|keeper| keeper.run(None)) {
         Ok(_) | Err(Error::Graft(graft::Error::Gone { .. })) => {}
         Err(error) => reporter.warn(format!("it is not kept: {error}")),

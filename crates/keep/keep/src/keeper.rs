@@ -161,9 +161,11 @@ impl Keeper {
         settings: &Arc<Settings>,
         reporter: Reporter,
     ) -> Result<Keeper, Error> {
+        // Before its family, for which it waits: from then on it sees that its keeper lives.
+        let bell = Bell::start(&shared).map_err(Error::io(BELL))?;
         let family = Family::new(&shared, settings)?;
         let mut keeper = Keeper::new(process, shared, settings, reporter);
-        keeper.family = Some(family);
+        (keeper.family, keeper.bell) = (Some(family), Some(bell));
         Ok(keeper)
     }
 
@@ -442,6 +444,10 @@ impl Keeper {
 
     /// Says, once each, which fatal signals do not come to the keeper any more.
     fn say_handlers(&mut self) {
+        // Then they are the program's own again.
+        if self.given_up.is_some() {
+            return;
+        }
         let pid = self.kept.process().pid();
         let left = self.attached.as_ref().map_or(&[][..], |attached| &attached.left);
         let lost: Vec<i32> = match self.shared.has_log() {
@@ -576,6 +582,10 @@ impl Keeper {
     }
 
     fn exited(&mut self, end: Option<End>, signals: Option<&Signals>) -> Ended {
+        // Those that it has made right before its end, as a daemon's first process does.
+        if let Err(error) = self.children() {
+            self.reporter.warn(format!("its last children are not kept: {error}"));
+        }
         let end = end.map(|end| self.true_end(end));
         match end {
             _ if self.figures.by_rung[rung_index(Rung::GiveUp)] > 0 => {}

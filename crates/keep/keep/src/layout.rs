@@ -12,6 +12,10 @@ pub(crate) const VERSION: u32 = 7;
 /// What an interrupted logged call answers in the program: ask the log again. No error of the
 /// kernel.
 pub(crate) const AGAIN: i64 = -1000;
+/// [`Orders::family`]: children are kept.
+pub(crate) const FAMILY: u32 = 1;
+/// The same, of a child that its keeper does not know yet: will be.
+pub(crate) const FAMILY_COMES: u32 = 2;
 /// No position of the log.
 pub(crate) const NOWHERE: u64 = u64::MAX;
 /// Size of each of the three structures' pages.
@@ -93,7 +97,7 @@ pub(crate) struct Orders {
     pub keeper_pid: AtomicU32,
     /// Its descriptors of shared memory for children; 0: none.
     pub spares: [AtomicU32; SPARES],
-    /// Not 0: children of fork are kept.
+    /// Whether children of fork are kept: 0, [`FAMILY`] or [`FAMILY_COMES`].
     pub family: AtomicU32,
     /// Spares that were taken and replaced.
     pub adopted: AtomicU32,

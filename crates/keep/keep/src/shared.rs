@@ -2,7 +2,9 @@
 //! writes is read once and checked here.
 
 use crate::error::Error;
-use crate::layout::{AGAIN, Both, CrashState, Handlers, MAGIC, Mode, NOWHERE, News, Orders, PAGE, Rule, VERSION};
+use crate::layout::{
+    AGAIN, Both, CrashState, FAMILY, FAMILY_COMES, Handlers, MAGIC, Mode, NOWHERE, News, Orders, PAGE, Rule, VERSION,
+};
 use crate::log::{FIRST_LOG, LogEntry, grown};
 use crate::marks::made_in_a_replay;
 use crate::rules::{Calls, Rules};
@@ -134,10 +136,15 @@ impl Shared {
         Shared::new(self.log_space, handlers)
     }
 
+    /// Children of the child that takes this memory will be kept, once it is known.
+    pub fn expect_family(&self) {
+        self.orders().family.store(FAMILY_COMES, SeqCst);
+    }
+
     /// Children of the program are kept, with this memory.
     pub fn set_spare(&self, nth: usize, spare: &Shared) {
         self.orders().spares[nth].store(spare.fd() as u32, SeqCst);
-        self.orders().family.store(1, SeqCst);
+        self.orders().family.store(FAMILY, SeqCst);
     }
 
     /// Another spare was taken and replaced.
