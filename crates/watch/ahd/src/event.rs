@@ -166,7 +166,7 @@ pub struct Hang {
     /// The waits of a ring, in order; empty if there is none.
     pub cycle: Vec<Edge>,
     /// What the program's own runtime says, in lines: goroutines by what they wait for, deadlocks
-    /// and blocked threads of a JVM.
+    /// and threads of a JVM, pools that cannot run a task.
     pub runtime: Vec<String>,
 }
 

@@ -5,10 +5,11 @@
 
 use crate::event::{Edge, Event, Hang, Involved, Kind, Unit};
 use crate::facts::{Back, Facts, Id, Locked, Runtime, Thread};
-use crate::history::{History, serves};
+use crate::history::History;
 use crate::judge::{Key, Verdict, Why};
 use crate::locks::Names;
 use crate::stacks::{Stacks, place};
+use crate::suspects::{choose_suspects, involved};
 use crate::wakers::{How, Wakers, wakers};
 use crate::words::words;
 use orbit_inspect::Sure;
@@ -24,12 +25,8 @@ const STACKS: usize = 32;
 /// Threads that wait for a lock without a known holder, among which the one that waits for itself
 /// is searched for.
 const WAITERS: usize = 256;
-/// Threads of a process without answers whose stacks are taken, beside its first.
-const SUSPECTS: usize = 7;
 /// A thread that computes for so long without a pause is busy, s.
 const COMPUTES: f64 = 1.0;
-/// Time between the first sight of a thread's sleep and of what it sleeps for, s.
-const ABOUT: f64 = 0.3;
 
 /// Takes stacks; files once parsed are kept for each process.
 #[derive(Debug, Default)]
@@ -81,8 +78,10 @@ impl Explainer {
         }
         taken.truncate(STACKS);
         let pid = taken.first().map_or(0, |t| t.pid);
-        let tids: Vec<i32> = threads.iter().filter(|id| id.pid == pid).map(|id| id.tid).collect();
-        let runtime = self.stacks.runtime(pid, &tids, verdict.sure == Sure::Guess || is_of_java(verdict));
+        let runtime = self.stacks.runtime(pid, &mut taken, verdict.sure == Sure::Guess || is_of_java(verdict));
+        if matches!(verdict.key, Key::Unanswered(..)) {
+            choose_suspects(&mut taken);
+        }
         let found = Found { lock: lock.as_ref(), gil, names: &Names::of(verdict) };
         let event = report(verdict, before, (facts, history), taken, (runtime, &found));
         proven(event)
@@ -151,13 +150,20 @@ fn contention(taken: &[Involved], futexes: &[Option<FutexWait>]) -> Option<Conte
     contentions(&waiters).into_iter().next()
 }
 
-/// A hang is certain where the runtime itself found a deadlock among its threads.
+/// A hang is certain where the runtime itself found a deadlock among its threads. What it says of
+/// pools that cannot run a task is part of the reason, and no proof.
 fn proven(event: Event) -> Event {
     match event {
         Event::Hang(mut hang) if hang.runtime.iter().any(|line| line.starts_with(runtimes::DEADLOCK)) => {
             if hang.sure < Sure::Certain {
                 hang.why += "; the JVM itself finds a deadlock";
                 hang.sure = Sure::Certain;
+            }
+            Event::Hang(hang)
+        }
+        Event::Hang(mut hang) => {
+            if let Some(line) = hang.runtime.iter().find(|line| line.starts_with(runtimes::BUSY_POOL)) {
+                hang.why += &format!("; {line}");
             }
             Event::Hang(hang)
         }
@@ -284,37 +290,6 @@ fn usual(verdict: &Verdict) -> Option<f64> {
     }
 }
 
-/// The threads of a verdict, the one to blame first. Of a port without answers: threads of its
-/// process that run, then those that went to sleep since the request came, the first of them first,
-/// then others that are not where they wait for work. Its first thread is always among them.
-fn involved(verdict: &Verdict, facts: &Facts, history: &History) -> Vec<Id> {
-    if !verdict.threads.is_empty() {
-        return verdict.threads.clone();
-    }
-    let pid = match verdict.key {
-        Key::Unanswered(pid, _) => pid,
-        // Goroutines are on no thread while they wait.
-        Key::Goroutines(pid) => return vec![Id { pid, tid: pid }],
-        _ => return Vec::new(),
-    };
-    let of = facts.threads.range(Id { pid, tid: i32::MIN }..=Id { pid, tid: i32::MAX });
-    // A thread is seen to sleep, and a request to have come, within a scan of each other.
-    let before = |thread: &Thread| thread.since < verdict.since - ABOUT;
-    let at_work = |(id, thread): &(&Id, &Thread)| {
-        let at_home = history.threads.get(*id).is_some_and(|h| h.at_home);
-        !(at_home && before(thread) || thread.sleeps() && serves(&thread.sight))
-    };
-    let mut all: Vec<&Thread> = of.filter(at_work).map(|(_, t)| t).collect();
-    let order = |t: &Thread| (t.sleeps(), before(t));
-    all.sort_by(|a, b| order(a).cmp(&order(b)).then(a.since.total_cmp(&b.since)));
-    let mut ids: Vec<Id> = all.into_iter().map(|t| t.id).take(SUSPECTS).collect();
-    let first = Id { pid, tid: pid };
-    if !ids.contains(&first) {
-        ids.push(first);
-    }
-    ids
-}
-
 /// Why, in one sentence.
 fn sentence(verdict: &Verdict, facts: &Facts, taken: &[Involved], found: &Found<'_>) -> String {
     let Found { lock: found, gil, names } = *found;
@@ -397,6 +372,18 @@ fn sentence(verdict: &Verdict, facts: &Facts, taken: &[Involved], found: &Found<
                 "{thread} has waited for an answer from port {port} at descriptor {fd} for {waited:.1} s (longest \
                  before {}): {back}",
                 span(*longest)
+            )
+        }
+        Why::Stopped { how, waited, pids } => {
+            let thread = verdict.threads.first().map(&name).unwrap_or_default();
+            let of = verdict.threads.first().map_or_else(String::new, |id| what(*id, *how, names));
+            let pids: Vec<String> = pids.iter().map(i32::to_string).collect();
+            let process = if pids.len() == 1 { "process" } else { "processes" };
+            let is = if pids.len() == 1 { "is" } else { "are" };
+            format!(
+                "{thread} has waited for {of} for {waited:.1} s, and {process} {} that could end that {is} stopped by \
+                 a signal: SIGCONT continues it",
+                pids.join(", ")
             )
         }
         Why::Goroutines { waited, waits, is_ring } => of_goroutines(*waited, waits, *is_ring),

@@ -29,6 +29,7 @@ pub mod report;
 pub mod section;
 pub mod sense;
 pub mod stacks;
+mod suspects;
 pub mod wakers;
 mod watcher;
 mod words;

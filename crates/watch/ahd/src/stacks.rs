@@ -25,14 +25,29 @@ impl Stacks {
         }
     }
 
-    /// What the process' own runtime says, in lines: a Go program's goroutines, tasks of Python's
-    /// asyncio, and where `asks` a JVM's threads, of these especially.
-    pub(crate) fn runtime(&mut self, pid: i32, tids: &[i32], asks: bool) -> Vec<String> {
+    /// What the process' own runtime says, in lines: a Go program's goroutines, pools and tasks of
+    /// Python, and where `asks` a JVM's threads, those that were taken first. The JVM also names
+    /// the frames of those.
+    pub(crate) fn runtime(&mut self, pid: i32, taken: &mut [Involved], asks: bool) -> Vec<String> {
         let mut lines = self.unwinders.get_mut(&pid).map_or_else(Vec::new, |u| runtimes::goroutines(pid, u));
         if lines.is_empty() {
-            lines = runtimes::tasks(pid);
+            lines = runtimes::of_python(pid);
         }
-        if asks && lines.is_empty() { runtimes::java(pid, tids).unwrap_or_else(|e| vec![e]) } else { lines }
+        if !asks || !lines.is_empty() {
+            return lines;
+        }
+        match runtimes::java(pid) {
+            Ok(Some(jvm)) => {
+                let mut tids = Vec::new();
+                for thread in taken.iter_mut().filter(|thread| thread.pid == pid) {
+                    jvm.name(thread.tid, &mut thread.stack);
+                    tids.push(thread.tid);
+                }
+                jvm.lines(&tids)
+            }
+            Ok(None) => Vec::new(),
+            Err(error) => vec![error],
+        }
     }
 
     /// Forgets what it knows of a process' files.

@@ -175,7 +175,8 @@ fn hang(to: &mut impl Write, h: &Hang) -> io::Result<()> {
         let in_python = t.python_name.as_ref().map_or_else(String::new, |name| format!(", in Python {name}"));
         let in_python = Harmless(&in_python);
         writeln!(to, "  {HEAD}thread {} ({comm}{in_python}){HEAD:#} of process {} {does}", t.tid, t.pid)?;
-        let places = |t: &Involved| t.stack.iter().map(|f| f.address).collect::<Vec<u64>>();
+        // What only a runtime knows has no address.
+        let places = |t: &Involved| t.stack.iter().map(|f| (f.address, f.function.clone(), f.line)).collect::<Vec<_>>();
         let same = |other: &&Involved| !t.stack.is_empty() && places(other) == places(t) && other.python == t.python;
         if let Some(other) = h.threads[..nth].iter().find(same) {
             writeln!(to, "      {FAINT}with the stack of thread {}{FAINT:#}", other.tid)?;

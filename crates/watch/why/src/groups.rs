@@ -28,7 +28,10 @@ pub(crate) fn groups(threads: &[Thread]) -> Vec<Vec<usize>> {
 /// Whether two threads are shown as one: neither in a ring, both busy or neither, at the same
 /// places in the program.
 fn same(a: &Thread, b: &Thread) -> bool {
-    let place = |thread: &Thread| -> Vec<u64> { thread.frames.iter().map(|frame| frame.address).collect() };
+    // What only a runtime knows has no address.
+    let place = |thread: &Thread| -> Vec<_> {
+        thread.frames.iter().map(|frame| (frame.address, frame.function.clone(), frame.line)).collect()
+    };
     let is_known = !a.frames.is_empty() || !a.python.is_empty();
     is_known
         && !a.in_ring

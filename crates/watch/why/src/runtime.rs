@@ -49,6 +49,8 @@ pub(crate) struct Runtime {
     pub(crate) says: Vec<String>,
     /// The names that Python's threads have.
     pub(crate) names: BTreeMap<i32, String>,
+    /// What a JVM said when it was asked.
+    pub(crate) jvm: Option<runtimes::Jvm>,
 }
 
 impl Runtime {
@@ -96,23 +98,24 @@ impl Runtime {
         let after = progress(watched);
         let still = |tid: &i32| before.get(tid).is_some_and(|was| was.is_some() && after.get(tid) == Some(was));
         edges.retain(|edge| still(&edge.waiter) && still(&edge.holder));
-        Runtime { edges, gil, gil_waiters, says: Vec::new(), names }
+        Runtime { edges, gil, gil_waiters, names, ..Runtime::default() }
     }
 
     /// Asks it what its threads do; what could not be read is added to `lacks`.
-    pub(crate) fn ask(&mut self, pid: i32, tids: &[i32], unwinder: &mut Unwinder, lacks: &mut Vec<String>) {
+    pub(crate) fn ask(&mut self, pid: i32, unwinder: &mut Unwinder, lacks: &mut Vec<String>) {
         if let Ok(Some(python)) = python::find(pid) {
             lacks.extend([python.reads_objects(), python.reads_locks()].into_iter().filter_map(Result::err));
-            self.says = runtimes::tasks(pid);
+            self.says = runtimes::of_python(pid);
             return;
         }
         self.says = runtimes::goroutines(pid, unwinder);
         self.says.extend(locks_of_goroutines(pid));
         if self.says.is_empty() {
-            self.says = runtimes::java(pid, tids).unwrap_or_else(|error| {
+            self.jvm = runtimes::java(pid).unwrap_or_else(|error| {
                 lacks.push(error);
-                Vec::new()
+                None
             });
+            self.says = self.jvm.as_ref().map_or_else(Vec::new, |jvm| jvm.lines(&[]));
         }
     }
 

@@ -31,6 +31,8 @@ pub(crate) struct Sample {
     pub(crate) unreaped: Vec<i32>,
     /// Command lines of processes at the other ends.
     pub(crate) commands: BTreeMap<i32, String>,
+    /// Those of them that a signal has stopped.
+    pub(crate) stopped: Vec<i32>,
     /// What could not be read, in sentences.
     pub(crate) lacks: Vec<String>,
 }
@@ -152,9 +154,12 @@ fn read(pid: i32, interval: Duration, known: Option<(BTreeMap<i32, Stack>, Vec<S
         }
         None => {
             let mut unwinder = Unwinder::new(pid)?;
-            let tids: Vec<i32> = waits.iter().map(|(tid, _)| *tid).collect();
-            runtime.ask(pid, &tids, &mut unwinder, &mut lacks);
-            (stacks(&mut unwinder, &mut lacks), python_frames(pid, &mut lacks))
+            runtime.ask(pid, &mut unwinder, &mut lacks);
+            let mut stacks = stacks(&mut unwinder, &mut lacks);
+            for (tid, stack) in &mut stacks {
+                runtime.jvm.iter().for_each(|jvm| jvm.name(*tid, stack));
+            }
+            (stacks, python_frames(pid, &mut lacks))
         }
     };
     let mut threads = Vec::new();
@@ -190,9 +195,12 @@ fn read(pid: i32, interval: Duration, known: Option<(BTreeMap<i32, Stack>, Vec<S
     }
     let others =
         threads.iter().flat_map(|thread| thread.peers.iter().copied().chain(thread.holder.map(|(pid, _)| pid)));
-    let commands = others.filter(|other| *other != pid).map(|other| (other, command(other))).collect();
+    let commands: BTreeMap<i32, String> =
+        others.filter(|other| *other != pid).map(|other| (other, command(other))).collect();
+    let is_stopped = |other: &i32| Stat::of(*other).is_ok_and(|stat| stat.state == 'T');
+    let stopped = commands.keys().copied().filter(is_stopped).collect();
     let (at, command, unreaped) = (SystemTime::now(), command(pid), unreaped(pid));
-    Ok(Sample { pid, at, command, threads, rings, locks, runtime, unreaped, commands, lacks })
+    Ok(Sample { pid, at, command, threads, rings, locks, runtime, unreaped, commands, stopped, lacks })
 }
 
 /// Children of a process that have exited and were not reaped, sorted; none where the kernel lists
@@ -347,6 +355,20 @@ mod tests {
             json["threads"][0]["peers"].as_array().is_some_and(|peers| peers.iter().any(|p| p["pid"] == own)),
             "{json:#}"
         );
+    }
+
+    #[test]
+    fn a_child_that_is_stopped_is_said_to_be() {
+        // The child ends with its parent, stopped or not.
+        const STOPS: &str = "import ctypes, os, signal\n\
+                             if os.fork(): os.wait()\n\
+                             ctypes.CDLL(None).prctl(1, signal.SIGKILL)\n\
+                             os.kill(os.getpid(), signal.SIGSTOP)";
+        let sample = until(&["python3", "-c", STOPS], |sample| !sample.stopped.is_empty());
+        let mut text = Vec::new();
+        crate::show::text(&mut text, &sample).expect("memory takes all");
+        let text = String::from_utf8(text).expect("text");
+        assert!(text.contains(&format!("{} is stopped by a signal: ", sample.stopped[0])), "{text}");
     }
 
     #[test]

@@ -99,7 +99,8 @@ fn heads(to: &mut (impl Write + ?Sized), sample: &Sample, members: &[&Thread]) -
         let others = thread.peers.iter().copied().chain(thread.holder.map(|(pid, _)| pid));
         for other in others.filter(|other| *other != sample.pid) {
             if let Some(command) = sample.commands.get(&other).filter(|command| !command.is_empty()) {
-                write!(to, "; {other} is {}", Harmless(command))?;
+                let stopped = if sample.stopped.contains(&other) { "stopped by a signal: " } else { "" };
+                write!(to, "; {other} is {stopped}{}", Harmless(command))?;
             }
         }
         writeln!(to)?;

@@ -55,11 +55,18 @@ pub fn folded(frames: &[Frame]) -> Vec<Line<'_>> {
 }
 
 /// At most so many lines of a stack as a report shows it, and how many more frames there are. What
-/// leads to the program's first function is left out.
+/// leads to the program's first function is left out. A stack without a frame of the program's has
+/// the name of the call that it is in.
 pub fn shown(frames: &[Frame], most: usize) -> (Vec<Line<'_>>, usize) {
     let mut lines = folded(frames);
     if lines.len() > 1 && lines.last().is_some_and(|line| is_of_system(line.frame)) {
         lines.pop();
+    }
+    if let [line] = &mut lines[..]
+        && is_of_system(line.frame)
+    {
+        let in_first = frames.iter().take_while(|frame| frame.module == frames[0].module && !frame.is_signal());
+        line.frame = in_first.filter(|frame| frame.function.is_some()).last().unwrap_or(line.frame);
     }
     let left = lines.iter().skip(most).map(|line| line.count).sum();
     lines.truncate(most);
@@ -82,7 +89,12 @@ const LIBRARIES: [&str; 12] = [
     "libnode.so",
 ];
 /// Packages of languages' own libraries, by how their functions' names begin.
-const PACKAGES: [&str; 16] = [
+const PACKAGES: [&str; 21] = [
+    "java.",
+    "javax.",
+    "jdk.",
+    "sun.",
+    "com.sun.",
     "std::",
     "core::",
     "alloc::",
@@ -166,6 +178,9 @@ mod tests {
         let shown: Vec<String> = folded(&stack).iter().map(Line::to_string).collect();
         assert_eq!(shown[0], "pthread_cond_wait in libc.so.6 (3 frames)");
         assert!(shown[2].contains("interrupted by the handler"), "{shown:?}");
+        let idle = [frame("poll", libc, false), frame("thread_run", "/lib/libpython3.so", false)];
+        let (lines, _) = super::shown(&idle, 3);
+        assert_eq!(lines[0].to_string(), "poll in libc.so.6 (2 frames)", "the call, not the thread's start");
         let (lines, left) = super::shown(&stack, 3);
         assert_eq!((lines.len(), left), (3, 2), "the start of the program is not shown");
     }

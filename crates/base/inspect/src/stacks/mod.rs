@@ -60,7 +60,8 @@ pub const MAX_KEPT: usize = 3 << 30;
 /// One frame: a function and where in it.
 #[derive(Clone, Debug, PartialEq, Eq, serde::Deserialize, serde::Serialize)]
 pub struct Frame {
-    /// Address in the process; for all but the innermost frame a return address.
+    /// Address in the process; for all but the innermost frame a return address. 0 where only the
+    /// program's own runtime knows the frame.
     pub address: u64,
     /// File it belongs to, by the name the process knows it, or a name such as `[vdso]`; empty for
     /// code in no file.
@@ -103,6 +104,7 @@ impl std::fmt::Display for Frame {
         let module = if self.module.is_empty() { "generated code (JIT)" } else { &self.module };
         match &self.function {
             Some(n) if self.inlined => write!(f, "{n} (inlined)")?,
+            Some(n) if self.address == 0 => write!(f, "{n}")?,
             Some(n) => write!(f, "{n}+{:#x}", self.offset)?,
             None if self.module.is_empty() => write!(f, "{module} at {:#x}", self.address)?,
             None => write!(f, "{module}+{:#x}", self.offset)?,
@@ -429,7 +431,10 @@ impl Unwinder {
             let lookup = if exact { pc } else { pc.wrapping_sub(1) };
             let mapping = maps.at(lookup).filter(|m| m.exec);
             let first = frames.len();
-            self.frame(pc, lookup, mapping, sure, &mut frames);
+            // What is behind the innermost frame has called it, so it is code.
+            if mapping.is_some() || depth == 0 {
+                self.frame(pc, lookup, mapping, sure, &mut frames);
+            }
             let Some(mapping) = mapping else {
                 if depth > 0 {
                     return (frames, End::Lost);

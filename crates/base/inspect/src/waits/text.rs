@@ -84,6 +84,7 @@ impl Display for Wait {
             Wait::FileLock { path, owner: Some(p) } => write!(f, "a lock on {path}, held by process {p}"),
             Wait::FileLock { path, owner: None } => write!(f, "a lock on {path}"),
             Wait::Child { pids } => list(f, "the end of child", pids, "the end of a child, of which none is in sight"),
+            Wait::Poll { fds: 0, timed: false } => f.write_str("a signal, in a poll of no descriptor"),
             Wait::Poll { fds, timed } => write!(f, "poll of {fds} descriptors{}", limit(*timed)),
             Wait::Epoll { fds, timed, unread } => {
                 write!(f, "epoll of {fds} descriptors{}", limit(*timed))?;

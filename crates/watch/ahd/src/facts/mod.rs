@@ -87,6 +87,8 @@ pub struct Thread {
     pub stopped: bool,
     /// Time it was stopped, traced or in an uninterruptible wait, all together, s.
     pub halted: f64,
+    /// Since when a signal has stopped it, s.
+    pub stopped_since: Option<f64>,
     /// Since when it could run and was not seen to get any CPU, s; nothing once it does, for then
     /// the kernel has counted it.
     pub starved_since: Option<f64>,
@@ -296,6 +298,7 @@ impl Facts {
                 same_owner_since: sight.t,
                 stopped: false,
                 halted: 0.0,
+                stopped_since: None,
                 starved_since: None,
                 busy: None,
                 owed_by: None,
@@ -311,6 +314,8 @@ impl Facts {
         if is_halted(old.st) {
             thread.halted += (sight.t - old.t).max(0.0);
         }
+        let is_stopped = (old.st, sight.st) == ('T', 'T') && old.run == sight.run;
+        thread.stopped_since = is_stopped.then(|| thread.stopped_since.unwrap_or(old.t));
         thread.starved_since = if (old.st, sight.st) == ('R', 'R') && (old.run, old.wt) == (sight.run, sight.wt) {
             thread.starved_since.or(Some(old.t))
         } else {

@@ -9,6 +9,7 @@ mod lock_held;
 mod loop_left;
 mod owed;
 mod section;
+mod stopped;
 mod unanswered;
 
 pub use closed_set::closed_set;
@@ -17,6 +18,7 @@ pub use lock_held::lock_held;
 pub use loop_left::loop_left;
 pub use owed::owed;
 pub use section::{may_end_soon, others_work, section};
+pub use stopped::stopped;
 pub use unanswered::unanswered;
 
 use crate::facts::{Back, Facts, Id, Locked};
@@ -59,6 +61,8 @@ pub enum Key {
     Unanswered(i32, u16),
     /// A thread that waits for an answer.
     Owed(Id),
+    /// A thread that waits for a process which is stopped.
+    Stopped(Id),
     /// A thread in a section of its process, by number.
     Section(Id, usize),
 }
@@ -73,6 +77,7 @@ impl Key {
             Key::Goroutines(_) => "goroutines",
             Key::Unanswered(..) => "unanswered",
             Key::Owed(_) => "owed",
+            Key::Stopped(_) => "stopped",
             Key::Section(..) => "section",
         }
     }
@@ -142,6 +147,15 @@ pub enum Why {
         /// What the other side does, and the processes that have it.
         back: (Back, Vec<i32>),
     },
+    /// A thread waits for processes that a signal has stopped.
+    Stopped {
+        /// What for.
+        how: How,
+        /// How long, s.
+        waited: f64,
+        /// The processes.
+        pids: Vec<i32>,
+    },
     /// A thread does not leave a section.
     Section {
         /// The section's name.
@@ -159,7 +173,7 @@ pub enum Why {
 pub type Judge = fn(&Facts, &History, &Limits) -> Vec<Verdict>;
 
 /// All rules, in the order in which they are applied.
-pub const JUDGES: [Judge; 7] = [closed_set, section, loop_left, lock_held, goroutines, unanswered, owed];
+pub const JUDGES: [Judge; 8] = [closed_set, section, loop_left, lock_held, goroutines, unanswered, owed, stopped];
 
 /// Applies all rules.
 pub fn judge(facts: &Facts, history: &History, limits: &Limits) -> Vec<Verdict> {

@@ -3,33 +3,24 @@
 //!
 //! The JVM is asked as `jstack` asks it, for which it gets SIGQUIT: only where it catches that, and
 //! where its caller asks for it: by a person, of a guess, for which the stacks of its threads say
-//! too little, and of its monitors. Go's goroutines are read from memory; nothing is stopped.
-//! Promises: `MAX_REPORT_LINES` lines at most, and `STEP_TIMEOUT` at most for each step.
+//! too little, and of its monitors (`jvm`). Go's goroutines are read from memory; nothing is
+//! stopped. `pools` finds pools all of whose threads wait for results of tasks.
+
+mod jvm;
+mod pools;
+
+pub use jvm::{DEADLOCK, Jvm, java};
+pub use pools::BUSY_POOL;
 
 use crate::goroutines::{Parked, parked};
 use crate::python::{self, PyFrame, Task};
 use crate::stacks::{Frame, Unwinder};
-use orbit_linux::status::Status;
-use orbit_linux::{pidfd, procfs};
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{Read, Write};
-use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
-use std::os::unix::net::UnixStream;
-use std::path::Path;
-use std::time::{Duration, Instant};
 
-/// Lines of a report at most.
-const MAX_REPORT_LINES: usize = 60;
 /// Groups of goroutines or tasks shown, functions of each, and names.
 const GROUPS: usize = 8;
 const FUNCTIONS: usize = 4;
 const NAMES: usize = 4;
-/// How long the JVM may take to begin to answer, and to answer.
-const STEP_TIMEOUT: Duration = Duration::from_millis(1500);
-/// Bytes of a JVM's answer that are read.
-const ANSWER: u64 = 4 << 20;
 
 /// Goroutines by what they wait for; nothing if it is no Go program.
 pub fn goroutines(pid: i32, unwinder: &mut Unwinder) -> Vec<String> {
@@ -72,10 +63,13 @@ fn own_place(frames: &[Frame]) -> Option<(&str, u32)> {
     frames.iter().find(is_own).and_then(|f| Some((f.file.as_deref()?, f.line?)))
 }
 
-/// Tasks of asyncio by what they await; nothing if it is no Python program, or one that has none or
-/// whose objects are not known.
-pub fn tasks(pid: i32) -> Vec<String> {
-    python::find(pid).ok().flatten().map_or_else(Vec::new, |python| of_tasks(python.tasks()))
+/// Pools that cannot run a task, and tasks of asyncio by what they await; nothing if it is no
+/// Python program, or one that has none or whose objects are not known.
+pub fn of_python(pid: i32) -> Vec<String> {
+    let Some(python) = python::find(pid).ok().flatten() else { return Vec::new() };
+    let mut lines = pools::of_python(&python.stacks(), &python.thread_names());
+    lines.extend(of_tasks(python.tasks()));
+    lines
 }
 
 /// Those that await the same at the same place in one line, the most first.
@@ -111,68 +105,6 @@ fn place_in_tasks(frames: &[PyFrame]) -> Option<(&str, u32)> {
     let is_own = |frame: &&PyFrame| !frame.file.contains("/asyncio/");
     let frame = frames.iter().find(is_own).or(frames.first())?;
     Some((&frame.file, frame.line?))
-}
-
-/// Deadlocks that the JVM finds, and its blocked threads and those named by `tids`; nothing if it
-/// is no JVM.
-///
-/// # Errors
-/// In a sentence, where it is a JVM and does not answer.
-pub fn java(pid: i32, tids: &[i32]) -> Result<Vec<String>, String> {
-    let maps = procfs::text(format!("/proc/{pid}/maps")).unwrap_or_default();
-    if !maps.contains("/libjvm.so") {
-        return Ok(Vec::new());
-    }
-    let dump = dump(pid).map_err(|e| format!("the JVM was not asked for its threads: {e}"))?;
-    Ok(chosen(&dump, tids))
-}
-
-/// Asks the JVM for its threads.
-fn dump(pid: i32) -> std::io::Result<String> {
-    let status = Status::of(pid)?;
-    let inner = status.innermost_id().unwrap_or(pid);
-    let (socket, wish) =
-        (format!("/proc/{pid}/root/tmp/.java_pid{inner}"), format!("/proc/{pid}/root/tmp/.attach_pid{inner}"));
-    if !Path::new(&socket).exists() {
-        if status.caught_signals().unwrap_or(0) & (1 << (libc::SIGQUIT - 1)) == 0 {
-            return Err(std::io::Error::other("it does not catch SIGQUIT"));
-        }
-        File::options().write(true).create_new(true).mode(0o600).open(&wish)?;
-        let asked = pidfd::open(pid).and_then(|process| pidfd::send_signal(process.as_fd(), libc::SIGQUIT));
-        let begun = Instant::now();
-        while asked.is_ok() && !Path::new(&socket).exists() && begun.elapsed() < STEP_TIMEOUT {
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        std::fs::remove_file(&wish)?;
-        asked?;
-    }
-    let mut jvm = UnixStream::connect(&socket)?;
-    jvm.set_read_timeout(Some(STEP_TIMEOUT))?;
-    // Version, command, three arguments.
-    jvm.write_all(b"1\0threaddump\0\0\0\0")?;
-    let mut answer = Vec::new();
-    jvm.take(ANSWER).read_to_end(&mut answer)?;
-    Ok(String::from_utf8_lossy(&answer).into_owned())
-}
-
-/// How the JVM's own verdict begins.
-pub const DEADLOCK: &str = "Found one Java-level deadlock";
-
-/// The part of a dump of all threads that is worth reading.
-fn chosen(dump: &str, tids: &[i32]) -> Vec<String> {
-    let (threads, deadlocks) = dump.find(DEADLOCK).map_or((dump, ""), |at| dump.split_at(at));
-    let id = |header: &str| {
-        let nid = header.split("nid=").nth(1)?.split_whitespace().next()?;
-        nid.strip_prefix("0x").map_or_else(|| nid.parse().ok(), |hex| i32::from_str_radix(hex, 16).ok())
-    };
-    let is_wanted = |part: &&str| {
-        let blocked = part.contains("java.lang.Thread.State: BLOCKED");
-        part.starts_with('"') && part.contains("\tat ") && (blocked || id(part).is_some_and(|id| tids.contains(&id)))
-    };
-    let parts = threads.split("\n\n").map(|part| part.trim_start_matches('\n')).filter(is_wanted);
-    let summary = deadlocks.split("Java stack information").next().unwrap_or_default();
-    let lines = summary.lines().chain(parts.flat_map(str::lines)).map(str::trim).filter(|line| !line.is_empty());
-    lines.filter(|line| !line.starts_with('=')).take(MAX_REPORT_LINES).map(str::to_owned).collect()
 }
 
 #[cfg(test)]
@@ -233,20 +165,5 @@ mod tests {
             assert_eq!(own_place(&stack(root, "example.org/hangs/hangs.go")).map(|p| p.1), Some(32), "{root}");
         }
         assert_eq!(own_place(&stack("/usr/lib/go-1.24/src/", "/usr/lib/go-1.24/src/os/file.go")), None);
-    }
-
-    #[test]
-    fn of_a_dump_deadlocks_blocked_threads_and_those_named_are_chosen() {
-        let dump = "0\nFull thread dump\n\n\"a\" #1 prio=5 nid=0x1f runnable\n   java.lang.Thread.State: \
-            RUNNABLE\n\tat A.f(A.java:1)\n\n\
-                    \"b\" #2 nid=32 waiting\n   java.lang.Thread.State: BLOCKED (on object monitor)\n\tat \
-                    B.g(B.java:2)\n\n\"c\" #3 nid=0x21 \
-                    runnable\n   java.lang.Thread.State: RUNNABLE\n\tat C.h(C.java:3)\n\nFound one Java-level \
-                    deadlock:\n====\n\"b\":\n  waits\n\n\
-                    Java stack information for the threads listed above:\n\tat B.g(B.java:2)\n";
-        let lines = chosen(dump, &[31]);
-        assert_eq!(lines[..3], ["Found one Java-level deadlock:", "\"b\":", "waits"]);
-        assert!(lines.iter().any(|l| l.contains("A.f")) && lines.iter().any(|l| l.contains("B.g")), "{lines:?}");
-        assert!(!lines.iter().any(|l| l.contains("C.h")), "{lines:?}");
     }
 }
