@@ -12,6 +12,8 @@ const SAID: &str = "it may hang already";
 /// its events.
 fn said_of(dir: &Dir, pid: u32, done: impl Fn(&str, &str) -> bool) -> String {
     let (stderr, events) = (dir.0.join(format!("stderr-{pid}")), dir.0.join(format!("events-{pid}")));
+    // It is appended to.
+    let _ = std::fs::remove_file(&events);
     let mut orbit = Command::new(env!("CARGO_BIN_EXE_orbit"));
     orbit.args(["watch", "--pid", &pid.to_string(), "--events"]).arg(&events);
     let mut watch = Owned(orbit.stderr(File::create(&stderr).expect("a file")).spawn().expect("orbit watch"));
@@ -60,8 +62,12 @@ fn a_thread_that_computes_without_a_pause() {
     let child = start("/bin/sh".as_ref(), &["-c", "while :; do :; done"]);
     let pid = child.0.id();
     until("it runs", || why(pid, |seen| seen["threads"][0]["waits_for"].is_null()));
-    let said = said_of(&dir, pid, |said, _| said.contains(SAID) && said.contains("% of a CPU"));
-    assert!(said.contains(&format!("process {pid} ")), "{said}");
+    // On a busy machine it may get no CPU during the sample, which is of a moment.
+    let said = until("that it may hang", || {
+        let said = said_of(&dir, pid, |_, events| events.contains("\"joined\""));
+        said.contains(SAID).then_some(said)
+    });
+    assert!(said.contains(&format!("process {pid} ")) && said.contains("% of a CPU"), "{said}");
 }
 
 #[test]

@@ -129,6 +129,9 @@ pub enum How {
     /// The thread ran inside the kernel and was left alone; all registers are known, as they were
     /// in its own code.
     Inside,
+    /// The thread got too little CPU to be met twice; the registers are those of one moment in its
+    /// own code, the stack is of a later one: callers are guesses.
+    Met,
     /// Not at all.
     Not,
 }
@@ -277,6 +280,7 @@ impl Unwinder {
         let begun = Instant::now();
         let one = |tid: i32| -> OneCopy {
             let since = Instant::now();
+            let mut met = None;
             // One that wakes up during the sample may fall asleep again.
             for last in (0..MAX_SAMPLES).map(|i| i + 1 == MAX_SAMPLES) {
                 let does = stop::does(pid, tid);
@@ -288,10 +292,17 @@ impl Unwinder {
                         (Place::Asleep, _) => continue,
                         (Place::Kernel, Some(c)) => return (How::Inside, Ok(c), None),
                         (Place::Kernel, None) => return (How::Not, Err(Error::InKernel { tid }), None),
-                        (Place::Unknown, _) if !last && begun.elapsed() < MAX_TIME_FOR_CPU => continue,
-                        (Place::Unknown, _) => {
+                        (Place::Unknown, of_tick) => {
+                            met = of_tick.or(met);
+                            if !last && begun.elapsed() < MAX_TIME_FOR_CPU {
+                                continue;
+                            }
                             let waited_ms = since.elapsed().as_millis() as u64;
-                            return (How::Not, Err(Error::NotStopped { tid, waited_ms }), None);
+                            let why = Error::NotStopped { tid, waited_ms };
+                            return match met {
+                                Some(c) => (How::Met, Ok(c), Some(why)),
+                                None => (How::Not, Err(why), None),
+                            };
                         }
                         (Place::Own, _) => {}
                     }
@@ -393,7 +404,10 @@ impl Unwinder {
         match copied {
             Ok(c) => {
                 self.stopped += c.stopped;
-                let (frames, end) = self.unwind(&c, maps);
+                let (mut frames, end) = self.unwind(&c, maps);
+                if how == How::Met {
+                    frames.iter_mut().skip(1).for_each(|frame| frame.sure = Sure::Guess);
+                }
                 ThreadStack { tid, comm, frames, how, end, stopped: c.stopped, state: c.state(), error }
             }
             Err(e) => ThreadStack {

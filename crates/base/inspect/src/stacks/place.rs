@@ -11,6 +11,7 @@ use super::stop::{Copied, copy};
 use super::unwind::Regs;
 use crate::waits::Seen;
 use crate::{Maps, procfs};
+use orbit_linux::clock::monotonic_ns;
 use orbit_linux::perf::{Tick, Ticks};
 use orbit_linux::sched;
 use orbit_linux::stat::Stat;
@@ -23,8 +24,10 @@ const NS_BETWEEN_TICKS: u64 = 50_000;
 /// CPU time after which a thread is inside the kernel that no tick met in its own code, where ticks
 /// inside the kernel are not shown.
 const KERNEL_AFTER_CPU: Duration = Duration::from_millis(20);
-/// A tick after which the thread had more CPU time than this, ns, says where it was, not where it
-/// is. Wall time would count what the observer itself takes on the thread's CPU.
+/// A tick says where the thread is for so long, ns: of wall time, or of the thread's CPU time. One
+/// alone does not do: wall time counts what the observer itself takes on the thread's CPU, and CPU
+/// time of a thread that runs is asked of its CPU by an interrupt, which takes longer than this in
+/// some virtual machines.
 const MAX_TICK_AGE_NS: u64 = 20_000;
 /// So many ticks in a row in its own code, each at most [`MAX_NS_BETWEEN_OWN_TICKS`] after the one
 /// before, show that a thread is not between two calls.
@@ -70,17 +73,19 @@ pub enum Place {
 /// afterwards: to take it away takes as long as the thread may need to enter a call.
 pub fn place(tid: i32, cpu: Duration) -> (Place, Clock) {
     let mut clock = Clock::of(tid);
-    (sample(tid, cpu, &mut clock, |_| ()), clock)
+    (sample(tid, cpu, &mut clock, |_| (), &mut None), clock)
 }
 
 /// The same, and registers and stack of a thread that is inside the kernel, as it entered there.
 /// Nothing where ticks inside the kernel are not shown (without CAP_PERFMON, where
-/// `kernel.perf_event_paranoid` is 2 or more).
+/// `kernel.perf_event_paranoid` is 2 or more). Of one that got too little CPU: the registers of the
+/// last tick in its own code, and the stack as it is now.
 pub(crate) fn with_stack(pid: i32, tid: i32, cpu: Duration, maps: &Maps) -> (Place, Option<Copied>, Clock) {
     let mut clock = Clock::of(tid);
     let (mut place, mut copied, mut sure): (_, Option<Copied>, _) = (Place::Unknown, None, false);
+    let mut met = None;
     for _ in 0..MAX_SAMPLES {
-        place = sample(tid, cpu, &mut clock, |regs| {
+        let inside = |regs: Regs| {
             // The stack is that of these registers if they are the same before and after it was
             // copied.
             if copied.as_ref().is_some_and(|c| c.regs == regs) {
@@ -90,15 +95,31 @@ pub(crate) fn with_stack(pid: i32, tid: i32, cpu: Duration, maps: &Maps) -> (Pla
             let (base, stack) = copy(pid, regs.sp(), maps);
             copied = Some(Copied { regs, base, stack, stopped: Duration::ZERO, vectors: None });
             sure = false;
-        });
+        };
+        place = sample(tid, cpu, &mut clock, inside, &mut met);
         if sure || copied.is_none() || place != Place::Kernel {
             break;
         }
     }
+    if place == Place::Unknown {
+        let of_tick = met.map(|regs: Regs| {
+            let (base, stack) = copy(pid, regs.sp(), maps);
+            Copied { regs, base, stack, stopped: Duration::ZERO, vectors: None }
+        });
+        return (place, of_tick, clock);
+    }
     (place, copied.filter(|_| sure && place == Place::Kernel), clock)
 }
 
-fn sample(tid: i32, cpu: Duration, clock: &mut Clock, mut inside: impl FnMut(Regs)) -> Place {
+/// `inside` gets the registers of each tick inside the kernel, `met_own` those of the last one in the
+/// thread's own code.
+fn sample(
+    tid: i32,
+    cpu: Duration,
+    clock: &mut Clock,
+    mut inside: impl FnMut(Regs),
+    met_own: &mut Option<Regs>,
+) -> Place {
     let start = Instant::now();
     let Some(before) = run(tid) else {
         return Place::Asleep;
@@ -124,6 +145,7 @@ fn sample(tid: i32, cpu: Duration, clock: &mut Clock, mut inside: impl FnMut(Reg
                 }
                 continue;
             }
+            *met_own = tick.registers.map(|registers| Regs(registers.map(Some))).or(met_own.take());
             row = if tick.ns.saturating_sub(last) <= MAX_NS_BETWEEN_OWN_TICKS { row + 1 } else { 1 };
             (last, own) = (tick.ns, true);
         }
@@ -206,7 +228,8 @@ impl Clock {
 
     /// Whether the thread has hardly run since the tick.
     fn is_fresh(&self, tick: &Tick) -> bool {
-        let is_young = |ran: u64| ran.saturating_sub(tick.ran_ns) < MAX_TICK_AGE_NS;
-        self.0.as_ref().and_then(Ticks::ran_ns).is_some_and(is_young)
+        let has_run_little = |ran: u64| ran.saturating_sub(tick.ran_ns) < MAX_TICK_AGE_NS;
+        monotonic_ns().saturating_sub(tick.ns) < MAX_TICK_AGE_NS
+            || self.0.as_ref().and_then(Ticks::ran_ns).is_some_and(has_run_little)
     }
 }
