@@ -62,7 +62,7 @@ fn a_thread_that_computes_without_a_pause() {
     let child = start("/bin/sh".as_ref(), &["-c", "while :; do :; done"]);
     let pid = child.0.id();
     until("it runs", || why(pid, |seen| seen["threads"][0]["waits_for"].is_null()));
-    // On a busy machine it may get no CPU during the sample, which is of a moment.
+    // On a loaded machine it may get no CPU during the sample, which is of a moment.
     let said = until("that it may hang", || {
         let said = said_of(&dir, pid, |_, events| events.contains("\"joined\""));
         said.contains(SAID).then_some(said)

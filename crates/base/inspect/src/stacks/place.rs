@@ -111,8 +111,8 @@ pub(crate) fn with_stack(pid: i32, tid: i32, cpu: Duration, maps: &Maps) -> (Pla
     (place, copied.filter(|_| sure && place == Place::Kernel), clock)
 }
 
-/// `inside` gets the registers of each tick inside the kernel, `met_own` those of the last one in the
-/// thread's own code.
+/// `inside` gets the registers of each tick inside the kernel, `met_own` those of the last one in
+/// the thread's own code.
 fn sample(
     tid: i32,
     cpu: Duration,

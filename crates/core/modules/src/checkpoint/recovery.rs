@@ -63,6 +63,7 @@ impl Program {
             is_hang: false,
             last_input: None,
             may_drop: false,
+            is_shown: false,
             checkpoints,
             newest,
         })
