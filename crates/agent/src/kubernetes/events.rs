@@ -1,7 +1,7 @@
 //! Events of Kubernetes about pods: what `kubectl describe pod` and `kubectl get events` show.
 //!
 //! Promises: handing one over never waits; the queue is bounded, and what does not fit, is refused
-//! or is older than [`MAX_AGE`] is lost and counted; a request that may be made again is, after 1 s
+//! or is older than ten minutes is lost and counted; a request that may be made again is, after 1 s
 //! to 60 s, twice as long each time. An Event is about a pod of the list alone, in its namespace.
 
 use crate::journal::Kind;

@@ -22,13 +22,14 @@ use crate::place;
 use crate::program::{self, End, Ended, Kind, Program};
 use crate::quiet::Quiet;
 use crate::report::{Event, Figures, Reporter};
+use crate::rest::Rest;
 use crate::restart;
 use crate::shared::{CrashReport, Shared};
 use crate::signals::Signals;
 use crate::stack::Stacks;
 use graft::Process;
 use orbit_family as family;
-use orbit_linux::clock::thread_cpu_ns;
+use orbit_linux::clock::{self, thread_cpu_ns};
 use std::collections::HashSet;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
@@ -107,6 +108,7 @@ pub(crate) struct Keeper {
     log_lost: u32,
     early: Early,
     quiet: Quiet,
+    rest: Rest,
     /// How long the environment stays changed.
     changed_until: Option<Instant>,
     hung: Option<hang::Hung>,
@@ -223,6 +225,7 @@ impl Keeper {
             log_lost: 0,
             early: Early::default(),
             quiet: Quiet::default(),
+            rest: Rest::default(),
             changed_until: None,
             hung: None,
             failed_waits: 0,
@@ -253,7 +256,8 @@ impl Keeper {
             let witness_fd = witness.map_or(-1, |witness| witness.bell().as_raw_fd());
             let fds = [handle, bell.as_fd().as_raw_fd(), signals_fd, orders_fd, witness_fd];
             let mut fds = fds.map(|fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 });
-            let pause = moves.map_or(due, |moves| moves.min(due)).saturating_duration_since(Instant::now());
+            let next = [moves, self.rest.due()].into_iter().flatten().fold(due, Instant::min);
+            let pause = next.saturating_duration_since(Instant::now());
             let pause = if self.shared.has_log() { pause.min(LOG_STEP) } else { pause };
             let pause = if self.is_unpublished { pause.min(PUBLISH_STEP) } else { pause };
             orbit_linux::poll::poll(&mut fds, Some(pause)).map_err(Error::io("waiting"))?;
@@ -309,6 +313,7 @@ impl Keeper {
                 // What is before the request is not needed any more.
                 self.shared.set_oldest(self.shared.moment());
             }
+            self.rest.look(|| clock::cpu_ns_of(self.kept.process().pid()), Instant::now());
             let has_moved = fds[4].revents & libc::POLLIN != 0;
             let is_quiet = self.has_fallen_quiet(has_moved);
             let is_early = is_known
@@ -318,7 +323,8 @@ impl Keeper {
             if !is_known && !self.has_begun() {
                 due = Instant::now() + BEGIN_STEP;
             } else if is_known && !is_early && self.is_superfluous() {
-                due = due.max(Instant::now() + BEGIN_STEP.min(self.interval));
+                let step = if self.shared.has_log() { BEGIN_STEP.min(self.interval) } else { self.interval };
+                due = due.max(Instant::now() + step);
             } else if Instant::now() >= due || self.shared.wishes() != self.wishes || is_early || (rang && !is_known) {
                 let taken = self.checkpoint();
                 if taken && !is_known {
@@ -473,13 +479,17 @@ impl Keeper {
         }
     }
 
-    /// Whether another checkpoint would save nothing: no call was logged since the newest one. It
-    /// waits, or it hangs, and then a checkpoint inside the hang would be of no use.
+    /// Whether another checkpoint would save nothing: no call was logged since the newest one (it
+    /// waits, or it hangs, and then a checkpoint inside the hang would be of no use), or, without a
+    /// log, it has not run.
     fn is_superfluous(&self) -> bool {
-        self.shared.has_log()
-            && self.shared.is_logging()
-            && self.shared.wishes() == self.wishes
-            && self.shared.log_used_since(self.kept.newest_log()) == 0
+        if self.shared.wishes() != self.wishes {
+            return false;
+        }
+        if !self.shared.has_log() {
+            return self.rest.is_asleep(clock::cpu_ns_of(self.kept.process().pid()));
+        }
+        self.shared.is_logging() && self.shared.log_used_since(self.kept.newest_log()) == 0
     }
 
     /// Whether a replay from the newest checkpoint would be so long that an early one pays;
@@ -521,6 +531,7 @@ impl Keeper {
             Ok(Taken::Checkpoint(figures)) => {
                 self.quiet.begin();
                 let now = Instant::now();
+                self.rest.begin(now);
                 let busy = Duration::from_nanos(thread_cpu_ns().saturating_sub(used));
                 self.early.taken(busy + figures.pause, figures.pages, now);
                 self.figures.checkpoints += 1;

@@ -62,6 +62,7 @@ mod place;
 mod program;
 mod quiet;
 pub mod report;
+mod rest;
 mod restart;
 mod restore;
 mod rules;

@@ -1,5 +1,6 @@
 //! A program that nothing is wrong with does under a keeper what it does without: vectors of many
-//! pieces, changed users, cancelled threads, handlers of signals that it sends to itself.
+//! pieces, changed users, cancelled threads, handlers of signals that it sends to itself, waits
+//! with a time limit.
 
 mod common;
 

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -71,6 +72,17 @@ static void signals(void)
     expect("it was for once", now.sa_handler == SIG_DFL, 1);
 }
 
+/* Nobody sends: the socket's own time limit, longer than the time between two checkpoints, ends
+ * the wait. */
+static void limit_of_a_socket(void)
+{
+    char byte;
+    struct timeval limit = {0, 500000};
+    setsockopt(pair[1], SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
+    expect("a receive with a time limit", recv(pair[1], &byte, 1, 0), -1);
+    expect("its error", errno, EAGAIN);
+}
+
 int main(void)
 {
     struct pollfd input = {.fd = 0, .events = POLLIN};
@@ -91,5 +103,6 @@ int main(void)
     pthread_join(thread, &result);
     expect("a cancelled thread", (long)result, (long)PTHREAD_CANCELED);
     signals();
+    limit_of_a_socket();
     return failed ? 1 : 7;
 }
