@@ -141,7 +141,10 @@ fn a_call_is_charged_the_cpu_time_it_takes_not_what_passes_meanwhile() {
     let (engine, me) = (Engine::new().expect("an engine"), std::process::id() as i32);
     for (class, outcome) in [("wait:sleep", Outcome::Done), ("wait:spin", Outcome::Overrun)] {
         let grants = host.grant(me, &[GrantRequest::set(class, me)]).expect("granted");
-        let mut service = Service::load(&engine, &spec("count"), &module, grants).expect("loaded");
+        // Half of the call: time for which a virtual machine stood still counts as CPU time, too.
+        let budget = Budget::new(CALL / 2, CALL).expect("a budget");
+        let spec = WasmSpec { budget, ..spec("count") };
+        let mut service = Service::load(&engine, &spec, &module, grants).expect("loaded");
         for _ in 0..3 {
             assert_eq!(service.run(&orbit_services::Event::default()), outcome, "{class}");
         }
