@@ -36,6 +36,10 @@ pub trait Server: Sync {
     fn poison(&self) -> Box<dyn std::any::Any>;
     /// The file with the keeper's events.
     fn events(&self) -> &Path;
+    /// Whether it was given up, and nothing starts another one.
+    fn has_ended(&self) -> bool {
+        false
+    }
 }
 
 /// How the server is made to crash.
@@ -147,6 +151,9 @@ impl State {
             if good != last {
                 (last, since) = (good, Instant::now());
             }
+            if is_ruined && server.has_ended() {
+                break;
+            }
             if since.elapsed() > HANG {
                 let pid = server.pid();
                 println!("{}", hung::record(pid, server.events()));
@@ -239,6 +246,9 @@ pub fn run(server: &dyn Server, kind: Kind, crashes: usize, clients: usize, mut 
         let driver = thread::Builder::new().spawn_scoped(scope, || {
             for nth in 0..crashes {
                 outcome.hangs += state.goes_on(20, server, kind == Kind::Zeroed);
+                if server.has_ended() {
+                    break;
+                }
                 thread::sleep(Duration::from_millis(random.below(100)));
                 let before = replays.count();
                 state.gap.store(0, SeqCst);
