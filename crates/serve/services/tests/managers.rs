@@ -10,11 +10,13 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
+/// A manager, with a budget that a handler of microseconds is over only if the machine stands still:
+/// what a hypervisor takes is charged to whoever runs.
 fn service(name: &str, owner: i32, grants: &[String]) -> Spec {
     Spec {
         name: name.to_owned(),
         owner,
-        budget: Budget::new(Duration::from_millis(1), Duration::from_millis(10)).expect("a budget"),
+        budget: Budget::new(Duration::from_millis(4), Duration::from_millis(10)).expect("a budget"),
         period: Duration::from_millis(10),
         dispatch: Dispatch::Upcall,
         raise: None,
@@ -123,7 +125,8 @@ fn idle_connections_are_closed_near_the_limit_so_that_new_ones_are_served() {
     until("no more than its limit are open", || now().is_ok_and(|open| open <= 64));
     drop(kept);
     until("with descriptors to spare it is patient again", || host.attribute(&idle, None) == Ok(60_000));
-    assert_eq!(host.status(id).expect("loaded").account.aborts(), 0);
+    let account = host.status(id).expect("loaded").account;
+    assert_eq!(account.aborts(), 0, "{account:?}");
 }
 
 #[test]
