@@ -10,8 +10,8 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// A manager, with a budget that a handler of microseconds is over only if the machine stands still:
-/// what a hypervisor takes is charged to whoever runs.
+/// A manager, with a budget that a handler of microseconds exceeds only if the machine stands
+/// still: what a hypervisor takes is charged to whoever runs.
 fn service(name: &str, owner: i32, grants: &[String]) -> Spec {
     Spec {
         name: name.to_owned(),

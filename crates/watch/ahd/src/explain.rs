@@ -305,7 +305,11 @@ fn sentence(verdict: &Verdict, facts: &Facts, taken: &[Involved], found: &Found<
     let at = |t: &Involved| if t.stack.is_empty() && t.note.is_none() { None } else { Some(place(&t.stack)) };
     let at = first.and_then(at).map_or_else(String::new, |place| format!(" in {place}"));
     match &verdict.why {
-        Why::ClosedSet(members) => closed(members, verdict.sure, &name, names),
+        Why::ClosedSet(members) => {
+            let unreaped = |(id, _): &(Id, How)| facts.processes.get(&id.pid).map(|p| exited(&p.unreaped.1));
+            let first = members.first().and_then(unreaped).filter(|text| !text.is_empty());
+            closed(members, verdict.sure, &name, names) + &first.map_or_else(String::new, |text| format!("; {text}"))
+        }
         Why::LoopLeft { away, longest, returns, call, waiting } => {
             let thread = verdict.threads.last().map(&name).unwrap_or_default();
             let does = match (call, &gil) {
@@ -386,12 +390,33 @@ fn sentence(verdict: &Verdict, facts: &Facts, taken: &[Involved], found: &Found<
                 pids.join(", ")
             )
         }
+        Why::Unreaped { call, waited, pids } => {
+            let thread = verdict.threads.first().map(&name).unwrap_or_default();
+            let call = call_name(*call).unwrap_or("a system call");
+            format!(
+                "{thread} has been asleep in {call} for {waited:.1} s, and {}; the signal for that (SIGCHLD) may have \
+                 come before the wait began",
+                exited(pids)
+            )
+        }
         Why::Goroutines { waited, waits, is_ring } => of_goroutines(*waited, waits, *is_ring),
         Why::Unanswered { port, requests, oldest, longest } => format!(
             "{requests} {} read at port {port} and not answered, the oldest for {oldest:.1} s (longest before {})",
             if *requests == 1 { "request was" } else { "requests were" },
             span(*longest)
         ),
+    }
+}
+
+/// What is said of children that their process has not asked for; nothing if there is none.
+fn exited(pids: &[i32]) -> String {
+    const SHOWN: usize = 4;
+    let shown: Vec<String> = pids.iter().take(SHOWN).map(i32::to_string).collect();
+    let (shown, more) = (shown.join(", "), if pids.len() > SHOWN { ", ..." } else { "" });
+    match pids.len() {
+        0 => String::new(),
+        1 => format!("its child {shown} has exited and was not asked for"),
+        n => format!("{n} of its children have exited and were not asked for ({shown}{more})"),
     }
 }
 

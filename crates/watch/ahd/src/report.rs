@@ -176,9 +176,8 @@ impl Hang {
 /// Processes that a verdict is about.
 fn processes(verdict: &Verdict) -> BTreeSet<i32> {
     let of_key = match verdict.key {
-        Key::Closed(id) | Key::Left(id) | Key::Held(id) | Key::Owed(id) | Key::Stopped(id) | Key::Section(id, _) => {
-            id.pid
-        }
+        Key::Closed(id) | Key::Left(id) | Key::Held(id) | Key::Owed(id) => id.pid,
+        Key::Stopped(id) | Key::Unreaped(id) | Key::Section(id, _) => id.pid,
         Key::HeldAt(pid, _) | Key::Goroutines(pid) | Key::Unanswered(pid, _) => pid,
     };
     verdict.threads.iter().map(|id| id.pid).chain([of_key]).collect()

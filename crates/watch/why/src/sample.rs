@@ -7,7 +7,7 @@ use crate::runtime::Runtime;
 use orbit_inspect::contention::{Contention, Holder, Waiter, contentions};
 use orbit_inspect::rings::{Ring, RingWatch};
 use orbit_inspect::stacks::{Frame, Unwinder};
-use orbit_inspect::waits::{FutexKind, Owner, State, Wait, Watched};
+use orbit_inspect::waits::{FutexKind, Owner, State, Wait, Watched, unreaped};
 use orbit_inspect::{Error, Maps, globals, python};
 use orbit_linux::procfs;
 use orbit_linux::stat::Stat;
@@ -203,17 +203,6 @@ fn read(pid: i32, interval: Duration, known: Option<(BTreeMap<i32, Stack>, Vec<S
     Ok(Sample { pid, at, command, threads, rings, locks, runtime, unreaped, commands, stopped, lacks })
 }
 
-/// Children of a process that have exited and were not reaped, sorted; none where the kernel lists
-/// no thread's children.
-fn unreaped(pid: i32) -> Vec<i32> {
-    let of = |tid: i32| procfs::text(format!("/proc/{pid}/task/{tid}/children")).unwrap_or_default();
-    let lists: Vec<String> = procfs::ids(format!("/proc/{pid}/task")).into_iter().map(of).collect();
-    let children = lists.iter().flat_map(|list| list.split_whitespace()).filter_map(|child| child.parse().ok());
-    let mut found: Vec<i32> = children.filter(|child| Stat::of(*child).is_ok_and(|stat| stat.state == 'Z')).collect();
-    found.sort_unstable();
-    found
-}
-
 /// The locks that threads wait for, with names.
 fn locks(pid: i32, threads: &[Thread]) -> Vec<(Contention, Option<String>)> {
     let waiter = |thread: &'_ Thread| match &thread.wait {
@@ -369,6 +358,8 @@ mod tests {
         crate::show::text(&mut text, &sample).expect("memory takes all");
         let text = String::from_utf8(text).expect("text");
         assert!(text.contains(&format!("{} is stopped by a signal: ", sample.stopped[0])), "{text}");
+        let json = crate::show::json(&sample);
+        assert_eq!(json["stopped_processes"], serde_json::json!(sample.stopped), "{json:#}");
     }
 
     #[test]

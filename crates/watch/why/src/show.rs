@@ -165,6 +165,7 @@ pub(crate) fn json(sample: &Sample) -> Value {
         "global_lock": sample.runtime.gil,
         "global_lock_waiters": sample.runtime.gil_waiters,
         "unreaped_children": sample.unreaped,
+        "stopped_processes": sample.stopped,
         "locks": sample.locks.iter().map(|(lock, name)| {
             let holder = match lock.holder {
                 Holder::Named(Owner::Thread { tid, .. }) | Holder::OwnHandler { tid } => Some(tid),

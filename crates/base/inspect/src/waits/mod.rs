@@ -7,6 +7,7 @@
 //! waits of 32-bit programs, which are reported by the call's number only.
 
 mod call;
+mod children;
 pub mod epoll;
 mod files;
 mod futex;
@@ -19,6 +20,7 @@ mod text;
 mod thread;
 
 pub use call::{Call, name as call_name};
+pub use children::unreaped;
 pub use futex::Waiting;
 pub use lock::{FutexKind, FutexWait, Key};
 pub use lost::stays_lost;

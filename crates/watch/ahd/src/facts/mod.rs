@@ -51,6 +51,8 @@ pub struct Process {
     pub backs: BTreeMap<i32, (f64, Back, Vec<i32>)>,
     /// What its runtime's memory said of locks, once that was read.
     pub held: Option<HeldLocks>,
+    /// Children that have exited and that it has not asked for, and when that was read, s.
+    pub unreaped: (f64, Vec<i32>),
     /// Goroutines that wait for locks, and of each since when it has not run: when that was seen
     /// first, s, and what the process had lost then.
     pub goroutines: Vec<(Locked, f64, f64)>,
@@ -209,6 +211,11 @@ impl Facts {
             Record::Back { t, p, fd, s, q } => {
                 if let Some(process) = self.processes.get_mut(p) {
                     process.backs.insert(*fd, (*t, *s, q.clone()));
+                }
+            }
+            Record::Unreaped { t, p, c } => {
+                if let Some(process) = self.processes.get_mut(p) {
+                    process.unreaped = (*t, c.clone());
                 }
             }
             Record::Gone { t, p, i } => self.gone(Id { pid: *p, tid: *i }, *t),

@@ -146,6 +146,16 @@ pub enum Record {
         /// Each.
         e: Vec<Locked>,
     },
+    /// Children of a process that have exited and that it has not asked for.
+    #[serde(rename = "unreaped")]
+    Unreaped {
+        /// When.
+        t: f64,
+        /// Process.
+        p: i32,
+        /// Each.
+        c: Vec<i32>,
+    },
     /// What the other side of a connection does, on which a thread waits for an answer.
     #[serde(rename = "back")]
     Back {

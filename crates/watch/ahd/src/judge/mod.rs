@@ -11,6 +11,7 @@ mod owed;
 mod section;
 mod stopped;
 mod unanswered;
+mod unreaped;
 
 pub use closed_set::closed_set;
 pub use goroutines::goroutines;
@@ -20,6 +21,7 @@ pub use owed::owed;
 pub use section::{may_end_soon, others_work, section};
 pub use stopped::stopped;
 pub use unanswered::unanswered;
+pub use unreaped::unreaped;
 
 use crate::facts::{Back, Facts, Id, Locked};
 use crate::history::History;
@@ -63,6 +65,8 @@ pub enum Key {
     Owed(Id),
     /// A thread that waits for a process which is stopped.
     Stopped(Id),
+    /// A thread that waits while its process has not asked for a child that exited.
+    Unreaped(Id),
     /// A thread in a section of its process, by number.
     Section(Id, usize),
 }
@@ -78,6 +82,7 @@ impl Key {
             Key::Unanswered(..) => "unanswered",
             Key::Owed(_) => "owed",
             Key::Stopped(_) => "stopped",
+            Key::Unreaped(_) => "unreaped",
             Key::Section(..) => "section",
         }
     }
@@ -156,6 +161,16 @@ pub enum Why {
         /// The processes.
         pids: Vec<i32>,
     },
+    /// A thread waits for signals or events while its process has not asked for children that
+    /// exited.
+    Unreaped {
+        /// The system call.
+        call: i64,
+        /// How long, s.
+        waited: f64,
+        /// The children.
+        pids: Vec<i32>,
+    },
     /// A thread does not leave a section.
     Section {
         /// The section's name.
@@ -173,7 +188,8 @@ pub enum Why {
 pub type Judge = fn(&Facts, &History, &Limits) -> Vec<Verdict>;
 
 /// All rules, in the order in which they are applied.
-pub const JUDGES: [Judge; 8] = [closed_set, section, loop_left, lock_held, goroutines, unanswered, owed, stopped];
+pub const JUDGES: [Judge; 9] =
+    [closed_set, section, loop_left, lock_held, goroutines, unanswered, owed, stopped, unreaped];
 
 /// Applies all rules.
 pub fn judge(facts: &Facts, history: &History, limits: &Limits) -> Vec<Verdict> {

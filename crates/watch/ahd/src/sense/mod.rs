@@ -210,6 +210,7 @@ impl Sensor {
         for process in self.processes.values_mut() {
             process.read_marks(t, self.scans, out);
             process.read_runtime(t, out);
+            process.read_unreaped(t, out);
         }
         if t >= self.sockets_from {
             let cost = timed(|| {

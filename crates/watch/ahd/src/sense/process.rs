@@ -5,6 +5,7 @@ use super::runtime::{Locks, RESTS, Rests};
 use super::{Turns, backs, wait};
 use crate::facts::{Record, Sight, SocketUse, Unsure, WaitFacts};
 use crate::history::waits_for_lock;
+use orbit_inspect::waits::unreaped;
 use orbit_linux::process::same_memory;
 use orbit_linux::status::Status;
 use orbit_linux::thread::{self, Call, Sched};
@@ -29,6 +30,8 @@ const ASKED_ANEW: usize = 64;
 const REPEATS: u32 = 3;
 /// Who holds what is read once all threads of a process have slept for so long, s.
 const ALL_SLEEP: f64 = 0.5;
+/// Processes of more threads than this are not asked for their children.
+const ASKED_FOR_CHILDREN: usize = 64;
 /// Descriptors kept open for counters, of all processes together.
 const KEPT: usize = 4096;
 static ALL_KEPT: AtomicUsize = AtomicUsize::new(0);
@@ -57,6 +60,8 @@ pub(super) struct Process {
     /// What its descriptors say.
     pub(super) unsure: Vec<Unsure>,
     start_of_code: u64,
+    /// When its children were read last, s, and whether one was not asked for then.
+    unreaped: (f64, bool),
     marks: Marks,
     locks: Locks,
     /// What its threads wait for may not be seen.
@@ -132,6 +137,7 @@ impl Process {
             ready: None,
             unsure: Vec::new(),
             start_of_code: 0,
+            unreaped: (f64::MIN, false),
             marks: Marks::default(),
             locks: Locks::default(),
             is_hidden: false,
@@ -286,6 +292,27 @@ impl Process {
         let resting: Vec<Rests> = self.threads.iter().filter_map(rests).collect();
         if let Some(record) = self.locks.read(self.pid, t, &resting) {
             out(record);
+        }
+    }
+
+    /// Reads which of its children have exited and were not asked for, if it catches SIGCHLD, once
+    /// each time that all its threads came to rest.
+    pub(super) fn read_unreaped(&mut self, t: f64, out: &mut dyn FnMut(Record)) {
+        const SIGCHLD: u64 = 1 << (libc::SIGCHLD - 1);
+        let catches = self.reported.as_ref().is_some_and(|(_, caught, _)| caught & SIGCHLD != 0);
+        if !catches || self.threads.len() > ASKED_FOR_CHILDREN {
+            return;
+        }
+        let rests = |thread: &Thread| thread.sight.st == 'S' && !thread.pending && t - thread.since >= ALL_SLEEP;
+        let last = self.threads.values().map(|thread| thread.since).fold(f64::MIN, f64::max);
+        if self.unreaped.0 >= last || !self.threads.values().all(rests) {
+            return;
+        }
+        let children = unreaped(self.pid);
+        let are_known_to_be_none = children.is_empty() && !self.unreaped.1;
+        self.unreaped = (t, !children.is_empty());
+        if !are_known_to_be_none {
+            out(Record::Unreaped { t, p: self.pid, c: children });
         }
     }
 

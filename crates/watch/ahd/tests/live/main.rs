@@ -6,6 +6,7 @@ mod common;
 mod another_program;
 mod answers_owed;
 mod begun_anew;
+mod children_not_asked_for;
 mod credentials;
 mod ends_in_its_time;
 mod first_thread_ended;
