@@ -25,7 +25,7 @@ FLOORS = [
     ["orbit-tasks", "orbit-inspect", "orbit-graft", "orbit-uprobe", "rmk-section"],
     ["orbit-c", "orbit-rmk", "orbit-console", "orbit-hijack"],
     ["orbit-pins", "orbit-analyse", "orbit-services"],
-    ["orbit-ahd", "orbit-shd", "orbit-keep", "orbit-why", "orbit-services-wasm"],
+    ["orbit-ahd", "orbit-shd", "orbit-keep", "orbit-remote", "orbit-why", "orbit-services-wasm"],
     ["orbit-named"],
     ["orbit-modules", "orbit-service"],
     ["orbit-watch", "orbit-services-wasmtime"],

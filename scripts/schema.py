@@ -79,6 +79,7 @@ def or_null(schema):
 
 TEXT, COUNT, ID = SIMPLE["String"], SIMPLE["usize"], SIMPLE["i32"]
 KINDS, SURE = {"enum": ["busy", "blocked"]}, {"enum": ["guess", "likely", "certain"]}
+HEARD = {"enum": ["not connected yet", "heard", "lost"]}
 
 
 def list_of(name):
@@ -100,6 +101,8 @@ PLAIN = {
             services=(list_of("Service"), "What is watched; 1000 at most."),
             hangs=(list_of("Hang"), "Hangs that continue; 1000 at most."),
             unwatched=(list_of("Unwatched"), "What is selected and not watched; 1000 at most."),
+            listens=(or_null(TEXT), "Address at which other nodes may use the pins of this one, if they may."),
+            nodes=(list_of("Node"), "Other nodes whose pins are used."),
             cpu_seconds=(SIMPLE["f64"], "CPU time of the agent's processes."),
             resident_bytes=(COUNT, "Resident memory of the agent's processes."),
         ),
@@ -128,6 +131,14 @@ PLAIN = {
                 did=(TEXT, "What was done, in a sentence; empty if nothing was."),
                 pid=(ID, "Process."),
                 tid=(ID, "Thread."),
+            ),
+            "Node": plain(
+                "Another node.",
+                node=(TEXT, "Its name."),
+                address=(TEXT, "Where its agent listens."),
+                state=(HEARD, "Whether it is heard."),
+                seconds=(or_null(SIMPLE["f64"]), "For how long; null if it is not connected yet."),
+                why=(or_null(TEXT), "Why it is lost; null if it is not."),
             ),
             "Unwatched": plain(
                 "Processes that are not watched for the same reason.",

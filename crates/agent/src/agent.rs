@@ -13,8 +13,10 @@ use crate::groups::Groups;
 use crate::journal::{Journal, Kind};
 use crate::kubernetes::events::{self, Events};
 use crate::kubernetes::pods::Pods;
+use crate::notify::notify;
 use crate::otlp::Record;
 use crate::policy::{Config, Policy, Subject};
+use crate::remote::{HEARTBEAT, Nodes};
 use crate::reports::Reports;
 use crate::selector::{Changes, Selector, Watched, service};
 use crate::site::Site;
@@ -61,6 +63,7 @@ pub struct Agent {
     journal: Option<Journal>,
     collector: Option<Collector>,
     events: Option<Events>,
+    nodes: Option<Nodes>,
     reports: Reports,
     report_budget: Budget,
     action_budget: Budget,
@@ -110,6 +113,7 @@ impl Agent {
             journal: None,
             collector: None,
             events: None,
+            nodes: None,
             reports,
             report_budget: Budget::default(),
             action_budget: Budget::default(),
@@ -125,6 +129,7 @@ impl Agent {
         };
         agent.open_journal();
         agent.load_detector().map_err(Failure::Text)?;
+        agent.open_nodes().map_err(Failure::Text)?;
         let socket_path = args.run_dir.join("agent.sock");
         let listener = socket::listen(&socket_path)
             .map_err(|e| failed(format!("cannot listen at {}", socket_path.display()), e))?;
@@ -180,6 +185,20 @@ impl Agent {
         let Some(of) = self.config.kubernetes.as_ref().filter(|_| wanted) else { return Ok(None) };
         let failed = self.state.clone();
         Events::start(of, move || lock(&failed).metrics.export_failed("kubernetes"), say).map(Some)
+    }
+
+    fn open_nodes(&mut self) -> Result<(), String> {
+        let Some(remote) = &self.config.remote else { return Ok(()) };
+        let nodes = Nodes::start(remote, &self.hosted, say)?;
+        if let Some(at) = nodes.listens {
+            self.announce(Kind::Configuration, &format!("other nodes may use pins of this one at {at}"), &[]);
+        }
+        let mut state = lock(&self.state);
+        state.nodes = nodes.links().to_vec();
+        state.listens = nodes.listens;
+        drop(state);
+        self.nodes = Some(nodes);
+        Ok(())
     }
 
     fn open_journal(&mut self) {
@@ -334,6 +353,9 @@ impl Agent {
             if new.export.otlp != self.config.export.otlp {
                 return Err("export.otlp changes with a restart only".to_owned());
             }
+            if new.remote != self.config.remote {
+                return Err("remote changes with a restart only".to_owned());
+            }
             if (&new.kubernetes, &new.export.kubernetes) != (&self.config.kubernetes, &self.config.export.kubernetes) {
                 return Err("kubernetes and export.kubernetes change with a restart only".to_owned());
             }
@@ -365,6 +387,9 @@ impl Agent {
             self.held.clear();
             self.state().hangs.clear();
             self.load_detector().map_err(Failure::Text)?;
+            if let Some(nodes) = &self.nodes {
+                nodes.load_heartbeat(&self.hosted).map_err(Failure::Text)?;
+            }
         }
         let text = format!("read again: {} policies", self.config.policies.len());
         self.announce(Kind::Configuration, &text, &[]);
@@ -393,15 +418,17 @@ impl Agent {
                         None => self.announce(Kind::Trouble, &format!("a report that is no event: {text}"), &[]),
                     }
                 }
-                Report::GaveUp => {
+                Report::Said(text) if name == HEARTBEAT => self.announce(Kind::Trouble, &text, &[]),
+                Report::GaveUp if name == Detector::NAME => {
                     return Err(Failure::text("the detection failed too often: nothing is watched any more"));
                 }
                 report => {
-                    if matches!(report, Report::Failed(_)) {
+                    let what = if name == Detector::NAME { "the detection" } else { name };
+                    if matches!(report, Report::Failed(_)) && name == Detector::NAME {
                         self.state().metrics.detector_failed();
                     }
                     let (state, text) = hosted::words(report);
-                    self.announce(Kind::Trouble, &format!("the detection: {state} {text}"), &[]);
+                    self.announce(Kind::Trouble, &format!("{what}: {state} {text}"), &[]);
                 }
             }
         }
@@ -462,6 +489,11 @@ impl Agent {
         }
         let subject = watched.subject.clone();
         let service = service(&subject);
+        let remote = self.nodes.as_ref().and_then(|nodes| nodes.waits_for(hang.pid, hang.tid));
+        let why = match &remote {
+            Some(waits) => format!("{}; it waits for {}", hang.why, waits.text),
+            None => hang.why.clone(),
+        };
         let now = SystemTime::now();
         let (at, since) = (rfc3339(now), rfc3339(now.checked_sub(hang.since).unwrap_or(now)));
         let wanted = self.config.export.labels();
@@ -475,7 +507,7 @@ impl Agent {
             labels,
             kind: hang.kind,
             sure: hang.sure,
-            why: hang.why.clone(),
+            why: why.clone(),
             since,
             at: at.clone(),
             did: String::new(),
@@ -501,6 +533,9 @@ impl Agent {
                     "at": at, "service": service, "policy": policy.name, "identity": subject.identity,
                     "names": subject.names, "user": subject.user, "command": subject.command,
                     "hang": own,
+                    "waits_for": remote.map(|on| {
+                        json!({ "node": on.node, "pid": on.pid, "command": on.name, "text": on.text })
+                    }),
                 });
                 let most = (limits.report_files, limits.report_mib << 20);
                 let written = self.reports.write(&at, hang.pid, &report, most);
@@ -512,7 +547,7 @@ impl Agent {
                         String::new()
                     }
                 };
-                let text = format!("{service} hangs ({}, {}): {}", hang.kind.word(), hang.sure, hang.why);
+                let text = format!("{service} hangs ({}, {}): {why}", hang.kind.word(), hang.sure);
                 let (pid, tid, sure) = (hang.pid.to_string(), hang.tid.to_string(), hang.sure.to_string());
                 let fields = [
                     ("ORBIT_SERVICE", service.as_str()),
@@ -657,24 +692,4 @@ fn readable(fd: BorrowedFd<'_>) -> libc::pollfd {
 fn say(text: &str) {
     // There is no other place to report it if stderr is closed.
     let _ = out::say(|to| writeln!(to, "orbit agent: {}", Harmless(text)));
-}
-
-/// Says to a service manager that asked for it how the agent stands.
-fn notify(text: &str) {
-    let Some(path) = std::env::var_os("NOTIFY_SOCKET") else { return };
-    let Ok(socket) = std::os::unix::net::UnixDatagram::unbound() else { return };
-    let _ = socket.set_nonblocking(true);
-    let text = match text.strip_prefix("RELOADING=1") {
-        Some(_) => format!("{text}\nMONOTONIC_USEC={}", orbit_linux::clock::monotonic_ns() / 1000),
-        None => text.to_owned(),
-    };
-    // A manager that does not read takes the silence for a hang.
-    let _ = match path.to_str().and_then(|path| path.strip_prefix('@')) {
-        Some(name) => {
-            use std::os::linux::net::SocketAddrExt;
-            std::os::unix::net::SocketAddr::from_abstract_name(name)
-                .and_then(|to| socket.send_to_addr(text.as_bytes(), &to))
-        }
-        None => socket.send_to(text.as_bytes(), path),
-    };
 }

@@ -13,6 +13,8 @@
 //! | `http`, `site`, `page` | pages: the server, what is at which path, the status page |
 //! | [`otlp`], `collector`, `request` | the same to a collector of OpenTelemetry: form, queue, request |
 //! | [`kubernetes`] | the pods of the node with their labels, and Events about them |
+//! | `remote` | other nodes: who may use pins here, and whom a hang waits for there |
+//! | `notify` | how it stands, for the service manager |
 //! | `plain`, `socket` | threads that speak with others, without capabilities; sockets that are files |
 //!
 //! Promises: nothing is acted on that is not certain (unless its policy asks for less) and selected
@@ -31,10 +33,12 @@ pub mod identity;
 pub mod journal;
 pub mod kubernetes;
 pub mod metrics;
+mod notify;
 pub mod otlp;
 mod page;
 mod plain;
 pub mod policy;
+mod remote;
 pub mod reports;
 mod request;
 pub mod selector;

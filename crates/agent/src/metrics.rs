@@ -75,6 +75,7 @@ pub struct Metrics {
     scan: Histogram,
     reload_failures: u64,
     detector_failures: u64,
+    nodes: Vec<(String, bool)>,
 }
 
 /// Samples of one name.
@@ -166,6 +167,11 @@ impl Metrics {
         self.unusable_policies = policies as u64;
     }
 
+    /// Other nodes, and which of them are heard.
+    pub fn set_nodes(&mut self, nodes: Vec<(String, bool)>) {
+        self.nodes = nodes;
+    }
+
     /// Something was done.
     pub fn did(&mut self, what: &'static str) {
         *self.actions.entry(what).or_default() += 1;
@@ -237,6 +243,8 @@ impl Metrics {
         );
         page.counter("orbit_agent_reload_failures", "Configurations that were rejected.", one(self.reload_failures));
         page.counter("orbit_agent_detector_failures", "Times the detection failed.", one(self.detector_failures));
+        let heard = |(name, heard): &(String, bool)| (vec![("node", name.clone())], f64::from(u8::from(*heard)));
+        page.gauge("orbit_remote_node_up", "Whether another node is heard.", self.nodes.iter().map(heard));
         page.histogram("orbit_agent_scan_seconds", "Duration of scans for processes.", &self.scan);
         page.counter("orbit_agent_cpu_seconds", "CPU time of the agent's processes.", [(Labels::new(), cost.cpu)]);
         let resident = [(Labels::new(), cost.resident as f64)];
@@ -365,6 +373,7 @@ mod tests {
         m.suppressed("service_budget");
         m.export_failed("journal");
         m.scanned(Duration::from_millis(2));
+        m.set_nodes(vec![("db1".into(), true), ("db2".into(), false)]);
         m
     }
 
@@ -376,6 +385,10 @@ mod tests {
         assert!(page.contains(&format!("orbit_hangs_total{labels} 1\n")), "{page}");
         assert!(page.contains("orbit_hang_detection_seconds_bucket{le=\"0.025\"} 0\n"), "{page}");
         assert!(page.contains("orbit_hang_detection_seconds_bucket{le=\"0.1\"} 1\n"), "{page}");
+        assert!(
+            page.contains("orbit_remote_node_up{node=\"db1\"} 1\n") && page.contains("{node=\"db2\"} 0\n"),
+            "{page}"
+        );
         assert!(page.contains("orbit_watched_processes{") && page.contains("} 2\n"), "{page}");
         let mut promtool = Command::new("promtool");
         promtool.args(["check", "metrics"]).stdin(Stdio::piped()).stderr(Stdio::piped());

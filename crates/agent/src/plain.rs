@@ -27,6 +27,14 @@ pub fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()>
     given_up.map_err(|e| io::Error::new(e.kind(), format!("its thread cannot give up its capabilities: {e}")))
 }
 
+/// The same for work in a box.
+///
+/// # Errors
+/// As for [`spawn`].
+pub fn spawn_boxed(name: &str, work: Box<dyn FnOnce() + Send>) -> io::Result<()> {
+    spawn(name, work)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

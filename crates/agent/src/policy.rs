@@ -9,6 +9,7 @@ use crate::action::OnHang;
 use crate::export::{Export, Page};
 use crate::identity::{Identity, Names};
 use crate::kubernetes::{self, Kubernetes, pods::Pod};
+use crate::remote::Remote;
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -26,6 +27,8 @@ pub struct Config {
     pub page: Option<Page>,
     /// Kubernetes' API server; without it labels and workloads are not known.
     pub kubernetes: Option<Kubernetes>,
+    /// Other nodes; without it nothing listens for them or connects to them.
+    pub remote: Option<Remote>,
     /// In the order in which they are tried.
     pub policies: Vec<Policy>,
     /// Processes that no policy may watch.
@@ -170,6 +173,7 @@ struct MainFile {
     export: Export,
     page: Option<Page>,
     kubernetes: Option<kubernetes::Table>,
+    remote: Option<Remote>,
     #[serde(default)]
     policy: Vec<PolicyTable>,
     #[serde(default)]
@@ -238,8 +242,17 @@ impl Config {
             let why = "Events are about pods, which the part [kubernetes] lists: add it";
             return Err(format!("{}: export.kubernetes: {why}", path.display()));
         }
-        let mut config =
-            Config { limits: main.limits, export: main.export, page: main.page, kubernetes, ..Config::default() };
+        if let Some(remote) = &main.remote {
+            remote.check().map_err(|why| format!("{}: {why}", path.display()))?;
+        }
+        let mut config = Config {
+            limits: main.limits,
+            export: main.export,
+            page: main.page,
+            kubernetes,
+            remote: main.remote,
+            ..Config::default()
+        };
         if let Some(page) = config.export.prometheus.as_ref().filter(|page| !page.listen.ip().is_loopback()) {
             let why = "the page has no password: it is served on a loopback address, as 127.0.0.1:9106";
             return Err(format!("{}: export.prometheus.listen = \"{}\": {why}", path.display(), page.listen));

@@ -78,6 +78,11 @@ pub fn status(status: &Value, json: bool) -> Done {
             text(&policy["unusable"])
         )?;
     }
+    for node in list("nodes").iter().filter(|node| node["state"] != "heard") {
+        let why = text(&node["why"]);
+        let why = if why.is_empty() { why } else { format!(": {why}") };
+        writeln!(stdout, "\n{WARN}node {} is {}{why}{WARN:#}", text(&node["node"]), text(&node["state"]))?;
+    }
     if status["rejected"].is_string() {
         writeln!(stdout, "\n{WARN}the last configuration was rejected:{WARN:#} {}", text(&status["rejected"]))?;
     }

@@ -7,14 +7,17 @@
 use crate::export::Listen;
 use crate::metrics::{Cost, Family, Labels, Metrics};
 use crate::policy::{Config, Subject};
+use crate::remote;
 use crate::selector::{Selector, Unwatched, service};
 use orbit_ahd::{Hang, Kind, Sure};
 use orbit_console::time::rfc3339;
 use orbit_keep::board;
+use orbit_remote::link::Link;
 use serde_json::{Value, json};
 use std::collections::{BTreeMap, VecDeque};
 use std::fs;
 use std::io::{self, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -151,6 +154,10 @@ pub struct State {
     pub unwatched: Vec<Unwatched>,
     /// Policies: name, what is done, and why it decides nothing, if so.
     pub policies: Vec<(String, String, Option<String>)>,
+    /// Links to other nodes.
+    pub nodes: Vec<Arc<Link>>,
+    /// Where other nodes may use the pins of this one.
+    pub listens: Option<SocketAddr>,
     /// The configuration's file.
     pub config: String,
     /// Why the last configuration was rejected.
@@ -244,6 +251,8 @@ impl State {
         let all = [std::process::id() as i32, self.detector];
         let resident = all.iter().filter(|pid| **pid > 0).map(|pid| resident(*pid)).sum();
         let detector = orbit_linux::clock::cpu_ns_of(self.detector).filter(|_| self.detector > 0).unwrap_or(0);
+        let nodes = self.nodes.iter().map(|link| (link.node().name.clone(), remote::is_heard(link)));
+        self.metrics.set_nodes(nodes.collect());
         self.cost = Cost { cpu: (own + detector) as f64 / 1e9, resident };
     }
 
@@ -266,6 +275,8 @@ impl State {
             "metrics": self.metrics_at.as_ref().map(ToString::to_string),
             "page": self.page_at.as_ref().map(ToString::to_string),
             "policies": policies, "services": services, "hangs": self.active(), "unwatched": self.not_watched(),
+            "listens": self.listens.map(|at| at.to_string()),
+            "nodes": self.nodes.iter().map(|link| remote::status(link)).collect::<Vec<Value>>(),
             "cpu_seconds": cpu, "resident_bytes": resident,
         })
     }

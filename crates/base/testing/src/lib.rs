@@ -1,6 +1,6 @@
 //! What tests share: random numbers with a printed seed, waiting for a condition, folders of a
 //! test's own, what `/proc` says of a process, programs built from C, ports on loopback,
-//! what commands give out as JSON.
+//! what commands give out as JSON, certificates.
 //!
 //! Only tests use it (`scripts/floors.py`): no program that is installed has code of it.
 //!
@@ -9,6 +9,7 @@
 //! - A random history prints the seed that repeats it.
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod authority;
 mod folder;
 mod machine;
 mod process;
@@ -17,6 +18,7 @@ mod random;
 mod schema;
 mod wait;
 
+pub use authority::Authority;
 pub use folder::Folder;
 pub use machine::{free_port, has, is_full, is_installed, is_root, needs_root, runs, times};
 pub use process::{

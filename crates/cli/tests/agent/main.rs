@@ -10,6 +10,7 @@ mod exports;
 mod in_a_machine;
 mod kubernetes;
 mod new_groups;
+mod other_nodes;
 mod otlp;
 mod packaging;
 mod reloads;

@@ -23,8 +23,8 @@ pub(super) const KIND: PinKind = PinKind {
     facility: "perf overflow: kernel program, descriptor or signal",
     operations: &["OverflowArm", "OverflowDisarm"],
     events: &[Kind::CpuTick, Kind::CpuStalled, Kind::Overflow],
-    probe: traced::probe,
-    load: |env| {
+    probe: &traced::probe,
+    load: &|env| {
         Ok(Box::new(Apic {
             env: env.clone(),
             traced: Traced::new(env),

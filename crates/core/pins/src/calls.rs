@@ -10,7 +10,7 @@
 //! Fallback without kernel programs: the operations and interception only.
 
 use super::{
-    descriptors, kernel, proc,
+    descriptors, holders, kernel, proc,
     traced::{self, Traced},
     tracer::{Decision, Interception, What},
 };
@@ -30,8 +30,8 @@ pub(super) const SYSC: PinKind = PinKind {
     facility: "kernel programs at system calls; interception by ptrace",
     operations: &["CallsNow", "CallIntercept", "CallDecide", "CallRelease"],
     events: EVENTS,
-    probe,
-    load: |env| load(env, "P_SYSC", 0),
+    probe: &probe,
+    load: &|env| load(env, "P_SYSC", 0),
 };
 pub(super) const FILE_PIN: PinKind = PinKind {
     name: "P_FILE",
@@ -39,17 +39,17 @@ pub(super) const FILE_PIN: PinKind = PinKind {
     facility: "kernel programs at system calls on files; interception by ptrace",
     operations: &["OpenFiles", "FileRead", "FileWrite", "FileSeek", "CallIntercept", "CallDecide", "CallRelease"],
     events: EVENTS,
-    probe,
-    load: |env| load(env, "P_FILE", FILE),
+    probe: &probe,
+    load: &|env| load(env, "P_FILE", FILE),
 };
 pub(super) const NET_PIN: PinKind = PinKind {
     name: "P_NET",
-    about: "network: events of sending, arrival and connections; list a program's sockets with what waits in them",
+    about: "network: events of sending, arrival and connections; list a program's sockets, and who holds a connection",
     facility: "kernel programs at system calls on sockets; interception by ptrace",
-    operations: &["Sockets", "CallIntercept", "CallDecide", "CallRelease"],
+    operations: &["Sockets", "SocketHolders", "CallIntercept", "CallDecide", "CallRelease"],
     events: EVENTS,
-    probe,
-    load: |env| load(env, "P_NET", NET),
+    probe: &probe,
+    load: &|env| load(env, "P_NET", NET),
 };
 pub(super) const IPC_PIN: PinKind = PinKind {
     name: "P_IPC",
@@ -57,8 +57,8 @@ pub(super) const IPC_PIN: PinKind = PinKind {
     facility: "kernel programs at system calls on channels; interception by ptrace",
     operations: &["Channels", "ChannelWrite", "CallIntercept", "CallDecide", "CallRelease"],
     events: EVENTS,
-    probe,
-    load: |env| load(env, "P_IPC", IPC),
+    probe: &probe,
+    load: &|env| load(env, "P_IPC", IPC),
 };
 
 fn load(env: &Env, pin: &'static str, class: u32) -> Result<Box<dyn Pin>, PinError> {
@@ -94,6 +94,9 @@ impl Pin for Calls {
             }
             (FILE, Command::FileSeek { pid, fd, offset }) => return descriptors::seek(*pid, *fd, *offset),
             (NET, Command::Sockets { pid }) => return Ok(Reply::Sockets { sockets: descriptors::sockets(*pid)? }),
+            (NET, Command::SocketHolders { local, peer }) => {
+                return Ok(Reply::Holders { holders: holders::holders(local, peer)? });
+            }
             (IPC, Command::Channels { pid }) => return Ok(Reply::Channels { channels: descriptors::channels(*pid)? }),
             (IPC, Command::ChannelWrite { pid, fd, bytes }) => return descriptors::channel_write(*pid, *fd, bytes),
             (class, Command::CallIntercept { pid, calls, verdict }) => {

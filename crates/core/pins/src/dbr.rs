@@ -20,11 +20,11 @@ pub(super) const KIND: PinKind = PinKind {
     facility: "debug registers by perf, four a thread",
     operations: &["BreakpointSet", "BreakpointClear"],
     events: &[Kind::Breakpoint],
-    probe: |_| match perf::probe_breakpoint().reason() {
+    probe: &|_| match perf::probe_breakpoint().reason() {
         None => Probe::Full,
         Some(why) => Probe::Missing(why.into()),
     },
-    load: |env| Ok(Box::new(Dbr { env: env.clone(), set: HashMap::new(), listeners: Arc::default(), next: 1 })),
+    load: &|env| Ok(Box::new(Dbr { env: env.clone(), set: HashMap::new(), listeners: Arc::default(), next: 1 })),
 };
 
 struct Dbr {

@@ -7,7 +7,7 @@ use orbit_rmk::{Channel, OpenFile, PinError, Reply, Socket};
 use std::{
     collections::HashMap,
     fs,
-    net::{Ipv4Addr, Ipv6Addr},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr},
     os::{
         fd::{AsFd, OwnedFd},
         unix::fs::FileExt,
@@ -26,7 +26,7 @@ fn duplicate(pid: u32, fd: u32) -> Result<OwnedFd, PinError> {
 }
 
 /// Descriptors of a process and what they lead to, in order.
-fn links(pid: u32) -> Result<Vec<(u32, String)>, PinError> {
+pub(crate) fn links(pid: u32) -> Result<Vec<(u32, String)>, PinError> {
     let dir = fs::read_dir(format!("/proc/{pid}/fd"))
         .map_err(|error| PinError::of(format!("descriptors of process {pid}"), error))?;
     let mut all: Vec<(u32, String)> = dir
@@ -53,7 +53,7 @@ fn flags(pid: u32, fd: u32) -> u32 {
 }
 
 /// `kind:[number]`, as /proc names what has no path.
-fn identity(link: &str, kind: &str) -> Option<u64> {
+pub(crate) fn identity(link: &str, kind: &str) -> Option<u64> {
     link.strip_prefix(kind)?.strip_prefix(":[")?.strip_suffix(']')?.parse().ok()
 }
 
@@ -108,10 +108,10 @@ pub(super) fn seek(pid: u32, fd: u32, offset: u64) -> Result<Reply, PinError> {
 }
 
 /// A line of /proc/PID/net/tcp and its like.
-struct Line {
-    local: String,
-    peer: String,
-    unread: u64,
+pub(crate) struct Line {
+    pub local: String,
+    pub peer: String,
+    pub unread: u64,
     unsent: u64,
     listening: bool,
 }
@@ -144,6 +144,20 @@ fn inet(pid: u32, family: &str, into: &mut HashMap<u64, (String, Line)>) {
         let listening = state == "0A" && family.starts_with("tcp");
         into.insert(inode, (family.into(), Line { local, peer, unread: hex(unread), unsent: hex(unsent), listening }));
     }
+}
+
+/// The TCP sockets of a process' network namespace, by inode.
+pub(crate) fn tcp_lines(pid: u32) -> Vec<(u64, Line)> {
+    let mut table = HashMap::new();
+    for family in ["tcp", "tcp6"] {
+        inet(pid, family, &mut table);
+    }
+    table.into_iter().map(|(inode, (_, line))| (inode, line)).collect()
+}
+
+/// An address as [`Line`] has it; `None` for that of no peer.
+pub(crate) fn address_of(text: &str) -> Option<SocketAddr> {
+    text.parse().ok()
 }
 
 fn unix(pid: u32, into: &mut HashMap<u64, (String, Line)>) {

@@ -15,8 +15,8 @@ pub(super) const KIND: PinKind = PinKind {
     facility: "kernel programs at the interrupts' tracepoints",
     operations: &["InterruptCounts"],
     events: &[Kind::Interrupt, Kind::SoftInterrupt, Kind::PageFault, Kind::Exception],
-    probe: traced::probe,
-    load: |env| Ok(Box::new(Intr { traced: Traced::new(env) })),
+    probe: &traced::probe,
+    load: &|env| Ok(Box::new(Intr { traced: Traced::new(env) })),
 };
 
 struct Intr {

@@ -25,6 +25,7 @@ mod calls;
 mod dbr;
 mod descriptors;
 mod flow;
+mod holders;
 mod inject;
 mod intr;
 mod kernel;

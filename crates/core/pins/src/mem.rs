@@ -26,7 +26,7 @@ pub(super) const KIND: PinKind = PinKind {
     facility: "process_vm_readv and writev, PAGEMAP_SCAN, soft-dirty pages",
     operations: &["MemoryRead", "MemoryWrite", "MemoryMap", "PagesWatch", "PagesCollect", "PagesForget", "PagesSet"],
     events: &[Kind::PagesWritten],
-    probe: |_| match (soft_dirty_kept(), orbit_linux::pagemap::probe().is_yes()) {
+    probe: &|_| match (soft_dirty_kept(), orbit_linux::pagemap::probe().is_yes()) {
         (true, true) => Probe::Full,
         (false, true) => Probe::Fallback(
             "pages written are found by comparing hashes, except where the program tracks them itself (the kernel \
@@ -35,7 +35,7 @@ pub(super) const KIND: PinKind = PinKind {
         ),
         _ => Probe::Fallback("pages written are found by comparing hashes (no PAGEMAP_SCAN: Linux 6.7)".into()),
     },
-    load: |_| Ok(Box::new(Mem { watches: HashMap::new(), listeners: Arc::default(), next: 1 })),
+    load: &|_| Ok(Box::new(Mem { watches: HashMap::new(), listeners: Arc::default(), next: 1 })),
 };
 
 const PAGE: u64 = 4096;

@@ -23,8 +23,10 @@ pub(super) const KIND: PinKind = PinKind {
     facility: "timerfd; a thread of real-time priority on each CPU",
     operations: &["HeartbeatStart", "HeartbeatStop"],
     events: &[Kind::Period],
-    probe: |_| Probe::Full,
-    load: |env| Ok(Box::new(Periodic { env: env.clone(), timers: HashMap::new(), asked: HashMap::new(), heart: None })),
+    probe: &|_| Probe::Full,
+    load: &|env| {
+        Ok(Box::new(Periodic { env: env.clone(), timers: HashMap::new(), asked: HashMap::new(), heart: None }))
+    },
 };
 
 struct Periodic {

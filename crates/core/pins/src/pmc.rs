@@ -23,12 +23,12 @@ pub(super) const KIND: PinKind = PinKind {
     facility: "perf events, per thread or CPU",
     operations: &["CounterOpen", "CounterStart", "CounterStop", "CounterRead", "CounterWrite", "CounterClose"],
     events: &[Kind::CounterReached],
-    probe: |_| match (perf::probe_instructions().reason(), perf::probe().reason()) {
+    probe: &|_| match (perf::probe_instructions().reason(), perf::probe().reason()) {
         (None, _) => Probe::Full,
         (Some(why), None) => Probe::Fallback(format!("nanoseconds of CPU time in place of instructions: {why}")),
         (Some(_), Some(why)) => Probe::Missing(why.into()),
     },
-    load: |env| Ok(Box::new(Pmc { env: env.clone(), counters: HashMap::new(), listeners: Arc::default(), next: 1 })),
+    load: &|env| Ok(Box::new(Pmc { env: env.clone(), counters: HashMap::new(), listeners: Arc::default(), next: 1 })),
 };
 
 /// Counters that a module may have open at a time: each is a descriptor of the core's process, or

@@ -17,13 +17,13 @@ pub(super) const KIND: PinKind = PinKind {
     facility: "kernel programs at the scheduler's tracepoints",
     operations: &["CpuStates", "ThreadTimes"],
     events: &[Kind::ContextSwitch, Kind::Started, Kind::Executed, Kind::Ended],
-    probe: |env| match kernel::support(env) {
+    probe: &|env| match kernel::support(env) {
         Ok(()) => Probe::Full,
         Err(why) => {
             Probe::Fallback(format!("run times sampled from /proc, listed processes only; to see every switch: {why}"))
         }
     },
-    load: |env| match kernel::support(env) {
+    load: &|env| match kernel::support(env) {
         Ok(()) => {
             let kernel = Kernel::of(env)?;
             let counting = kernel.attach("sched_switch")?;

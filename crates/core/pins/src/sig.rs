@@ -21,14 +21,14 @@ pub(super) const KIND: PinKind = PinKind {
     facility: "kernel programs at the signals' tracepoints; interception by ptrace",
     operations: &["SignalIntercept", "SignalDecide", "SignalRelease", "SignalSend"],
     events: &[Kind::SignalRaised, Kind::SignalDelivered, Kind::SignalIntercepted],
-    probe: |env| match traced::probe(env) {
+    probe: &|env| match traced::probe(env) {
         Probe::Fallback(_) => Probe::Fallback(format!(
             "interception and its events only: {}",
             kernel::support(env).err().unwrap_or_default()
         )),
         other => other,
     },
-    load: |env| Ok(Box::new(Sig { traced: Traced::new(env), interception: Interception::new(env, NAME) })),
+    load: &|env| Ok(Box::new(Sig { traced: Traced::new(env), interception: Interception::new(env, NAME) })),
 };
 
 struct Sig {

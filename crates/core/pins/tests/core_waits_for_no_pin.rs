@@ -116,8 +116,8 @@ fn a_command_that_does_not_end_holds_up_its_own_pin_only() {
         facility: "",
         operations: &[],
         events: &[Kind::Period],
-        probe: |_: &Env| Probe::Full,
-        load: |_| Ok(Box::new(Bog)),
+        probe: &|_: &Env| Probe::Full,
+        load: &|_| Ok(Box::new(Bog)),
     })
     .expect("registered");
     let module = |name: &str| {

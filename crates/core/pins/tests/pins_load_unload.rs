@@ -61,8 +61,8 @@ fn a_missing_pin_is_named_with_the_module_and_the_way_out() {
         facility: "",
         operations: &[],
         events: &[],
-        probe: |_| Probe::Missing("no laser: install one".into()),
-        load: |_| unreachable!("a missing pin is not loaded"),
+        probe: &|_| Probe::Missing("no laser: install one".into()),
+        load: &|_| unreachable!("a missing pin is not loaded"),
     })
     .expect("registered");
     let error = module.use_pin("P_LASER").expect_err("no laser").to_string();

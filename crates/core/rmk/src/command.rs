@@ -305,6 +305,13 @@ pub enum Command {
         /// The process.
         pid: u32,
     },
+    /// P_NET: gives [`Reply::Holders`]: processes that have the socket of a TCP connection open.
+    SocketHolders {
+        /// Its own address and port, as [`Socket::local`] has them.
+        local: String,
+        /// The other end's.
+        peer: String,
+    },
     /// P_SYSC: gives [`Reply::Calls`]: the system call that each thread is in.
     CallsNow {
         /// The process.
@@ -512,6 +519,19 @@ pub struct Socket {
     pub listening: bool,
 }
 
+/// A process that has a socket open.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Holder {
+    /// The process.
+    pub pid: u32,
+    /// Its name, as in /proc.
+    pub name: String,
+    /// Its descriptor.
+    pub fd: u32,
+    /// Bytes that arrived and were not read.
+    pub unread: u64,
+}
+
 /// A pipe, UNIX socket, event counter, message queue or shared memory of a process.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Channel {
@@ -609,6 +629,11 @@ pub enum Reply {
     Sockets {
         /// One each.
         sockets: Vec<Socket>,
+    },
+    /// Processes that have a socket open.
+    Holders {
+        /// One each, at most 64.
+        holders: Vec<Holder>,
     },
     /// Channels.
     Channels {

@@ -77,11 +77,17 @@ pub enum Kind {
     /// [`crate::Command::SignalDecide`] with `Pass`, or where nobody decides within 5 s;
     /// [`crate::Command::CheckpointRestore`] has it run again.
     SignalFatal = 39,
+    /// A remote node's pin: nothing was heard of the node for three seconds, or its connection
+    /// ended. Values: nanoseconds since it was last heard.
+    LinkLost = 40,
+    /// A remote node's pin: the node is heard again, and subscriptions hold again. What happened
+    /// there meanwhile is not known. Values: nanoseconds that it was not heard.
+    LinkBack = 41,
 }
 
 impl Kind {
     /// Every kind, in the order of their numbers.
-    pub const ALL: [Kind; 22] = [
+    pub const ALL: [Kind; 24] = [
         Kind::ContextSwitch,
         Kind::Started,
         Kind::Executed,
@@ -104,6 +110,8 @@ impl Kind {
         Kind::Period,
         Kind::CallIntercepted,
         Kind::SignalFatal,
+        Kind::LinkLost,
+        Kind::LinkBack,
     ];
 
     /// The kind with this number.

@@ -20,17 +20,19 @@ mod event;
 mod filter;
 pub mod modules;
 mod pin;
-mod wire;
+mod touches;
+pub mod wire;
 
 pub use crate::core::{
     Client, Context, Core, CoreBuilder, Counted, Dispatcher, Env, Installed, KernelSide, Module, ModuleOptions,
     ModuleStatus, PinStatus, Registration, Report, Shared, Source, Subscription, lock, timer,
 };
 pub use command::{
-    Access, CallNow, CallVerdict, Channel, Command, CpuState, Delivery, InterruptCount, Measure, OpenFile,
+    Access, CallNow, CallVerdict, Channel, Command, CpuState, Delivery, Holder, InterruptCount, Measure, OpenFile,
     PageProperty, Range, Region, Reply, Socket, Target, ThreadTime, Unit, Verdict,
 };
 pub use error::{Error, PinError, Result};
 pub use event::{Event, Kind, now};
 pub use filter::{Counts, Filter, Scope};
-pub use pin::{Pin, PinKind, Probe};
+pub use pin::{Loads, Pin, PinKind, Probe, Tries};
+pub use touches::Touches;

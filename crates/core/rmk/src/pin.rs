@@ -44,6 +44,11 @@ pub trait Pin: Send {
     fn forget(&mut self, user: u64);
 }
 
+/// Says whether a pin can work here.
+pub type Tries = dyn Fn(&Env) -> Probe + Send + Sync;
+/// Loads a pin.
+pub type Loads = dyn Fn(&Env) -> Result<Box<dyn Pin>, PinError> + Send + Sync;
+
 /// What the core knows of a pin that may not be loaded.
 #[derive(Clone)]
 pub struct PinKind {
@@ -58,7 +63,7 @@ pub struct PinKind {
     /// Events that it raises where it works entirely.
     pub events: &'static [Kind],
     /// Whether it can work here. Quick, without side effects.
-    pub probe: fn(&Env) -> Probe,
+    pub probe: &'static Tries,
     /// Loads it.
-    pub load: fn(&Env) -> Result<Box<dyn Pin>, PinError>,
+    pub load: &'static Loads,
 }

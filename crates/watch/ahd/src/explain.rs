@@ -362,16 +362,9 @@ fn sentence(verdict: &Verdict, facts: &Facts, taken: &[Involved], found: &Found<
             let since = facts.now - verdict.since;
             format!("{thread} has not run in section {section} for {since:.1} s: it {does}")
         }
-        Why::Owed { port, fd, waited, longest, back: (back, pids) } => {
+        Why::Owed { port, fd, waited, longest, back } => {
             let thread = verdict.threads.first().map(&name).unwrap_or_default();
-            let of = |what: &str| match pids.first() {
-                Some(pid) => format!("process {pid} at the other side {what}"),
-                None => "the other side is not a process of this machine that can be seen".to_owned(),
-            };
-            let back = of(match back {
-                Back::Stopped => "is stopped",
-                _ => "sleeps, and does nothing for it",
-            });
+            let back = other_side(back.as_ref());
             format!(
                 "{thread} has waited for an answer from port {port} at descriptor {fd} for {waited:.1} s (longest \
                  before {}): {back}",
@@ -469,6 +462,19 @@ fn of_goroutines(waited: f64, waits: &[Locked], is_ring: bool) -> String {
     let more = waits.len().saturating_sub(SHOWN);
     let more = if more > 0 { format!("; and {more} more") } else { String::new() };
     format!("{}{more}, for {waited:.1} s: nobody else has these locks on its stack", shown.join("; "))
+}
+
+/// What the other side of a connection does, as far as it was read.
+fn other_side(back: Option<&(Back, Vec<i32>)>) -> String {
+    match back {
+        None => "what the other side does was not read yet".to_owned(),
+        Some((back, pids)) => match (pids.first(), back) {
+            (None, _) => "the other side is not a process of this machine that can be seen".to_owned(),
+            (Some(pid), Back::Stopped) => format!("process {pid} at the other side is stopped"),
+            (Some(pid), Back::Waits) => format!("process {pid} at the other side sleeps, and does nothing for it"),
+            (Some(pid), _) => format!("what process {pid} at the other side does cannot be seen"),
+        },
+    }
 }
 
 /// A time in words, s; of one that rounds to nothing that it is short.
@@ -569,4 +575,20 @@ fn cycle(verdict: &Verdict, facts: &Facts, names: &Names) -> Vec<Edge> {
         }
     }
     Vec::new()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::other_side;
+    use crate::facts::Back;
+
+    #[test]
+    fn nothing_is_said_of_another_side_but_what_was_read() {
+        let of = |back: Back, pids: &[i32]| other_side(Some(&(back, pids.to_vec())));
+        assert_eq!(other_side(None), "what the other side does was not read yet");
+        assert!(of(Back::Unknown, &[]).contains("not a process of this machine"));
+        assert!(of(Back::Unknown, &[7]).contains("does cannot be seen"));
+        assert!(of(Back::Stopped, &[7, 8]).contains("process 7 at the other side is stopped"));
+        assert!(of(Back::Waits, &[7]).contains("sleeps, and does nothing for it"));
+    }
 }

@@ -33,8 +33,8 @@ const MEMORY: u64 = 4 << 30;
 /// The twelve pins, two of them with what keep can do to a running program.
 pub fn all() -> [PinKind; 12] {
     orbit_pins::all().map(|kind| match kind.name {
-        MEM => PinKind { operations: &MEM_OPERATIONS, load: load_mem, ..kind },
-        SIG => PinKind { operations: &SIG_OPERATIONS, events: &SIG_EVENTS, load: load_sig, ..kind },
+        MEM => PinKind { operations: &MEM_OPERATIONS, load: &load_mem, ..kind },
+        SIG => PinKind { operations: &SIG_OPERATIONS, events: &SIG_EVENTS, load: &load_sig, ..kind },
         _ => kind,
     })
 }

@@ -278,8 +278,8 @@ mod tests {
         facility: "",
         operations: &[],
         events: &[Kind::CallBegun],
-        probe: |_| Probe::Full,
-        load: |_| Ok(Box::new(Full)),
+        probe: &|_| Probe::Full,
+        load: &|_| Ok(Box::new(Full)),
     };
 
     #[test]

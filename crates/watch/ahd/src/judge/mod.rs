@@ -149,8 +149,8 @@ pub enum Why {
         waited: f64,
         /// Longest time an answer took before, s.
         longest: f64,
-        /// What the other side does, and the processes that have it.
-        back: (Back, Vec<i32>),
+        /// What the other side does, and the processes that have it; nothing before that was read.
+        back: Option<(Back, Vec<i32>)>,
     },
     /// A thread waits for processes that a signal has stopped.
     Stopped {

@@ -53,11 +53,11 @@ fn of(facts: &Facts, thread: &Thread, asked: (u16, &Waiting, f64), allowed: f64)
     let (port, request, longest) = asked;
     let process = facts.processes.get(&thread.id.pid)?;
     let back = process.backs.get(&request.fd).filter(|(t, ..)| *t >= request.since);
-    let back = back.map_or((Back::Unknown, Vec::new()), |(_, back, pids)| (*back, pids.clone()));
-    let sure = match back.0 {
-        Back::Works | Back::Serves | Back::Naps => return None,
-        Back::Waits | Back::Unknown => Sure::Guess,
-        Back::Stopped => Sure::Likely,
+    let back = back.map(|(_, back, pids)| (*back, pids.clone()));
+    let sure = match &back {
+        Some((Back::Works | Back::Serves | Back::Naps, _)) => return None,
+        None | Some((Back::Waits | Back::Unknown, _)) => Sure::Guess,
+        Some((Back::Stopped, _)) => Sure::Likely,
     };
     let waited = facts.now - request.since;
     let why = Why::Owed { port, fd: request.fd, waited, longest, back };
