@@ -2,6 +2,7 @@
 //! that know nothing of sections, and functions by `-finstrument-functions`.
 
 use crate::guard_common::{Dir, Guard, signal, skipped, until};
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::{Arc, Mutex, Weak};
@@ -117,14 +118,38 @@ fn every_way_out_leaves_the_section() {
 +loop-forever -loop-forever.0 +loop-forever -loop-forever.0 +loop-forever -loop-forever.1 -loop-forever.6
 +lock-locked -lock-locked.0 +lock-locked -lock-locked.1
 +lock-tried -lock-tried.0";
+    // Inline marks count the same; leaving what was left already counts nothing.
+    let mut counts: BTreeMap<&str, [u32; 8]> = BTreeMap::new();
+    for mark in expected.split_whitespace() {
+        if let Some(name) = mark.strip_prefix('+') {
+            counts.entry(name).or_default()[0] |= 1;
+        } else if let Some((name, exit)) = mark.strip_prefix('-').and_then(|left| left.split_once('.')) {
+            let cell = counts.get_mut(name).expect("entered before");
+            let inside = cell[0] & 1;
+            cell[1 + exit.parse::<usize>().expect("an exit")] += inside;
+            cell[0] += inside;
+        }
+    }
     for flags in [&["-O0"][..], &["-O2", "-g"]] {
         let program = dir.0.join("exits");
-        let mut clang = built.marks("clang++", "skip=main");
-        clang.args(flags).arg(source("exits.cpp")).arg(&recorder).arg("-o").arg(&program);
-        must(&mut clang);
-        let marks = must(&mut Command::new(&program));
+        let run = |words: &str| {
+            let mut clang = built.marks("clang++", words);
+            clang.args(flags).arg(source("exits.cpp")).arg(&recorder).arg("-o").arg(&program);
+            must(&mut clang);
+            must(&mut Command::new(&program))
+        };
+        let marks = run("skip=main marks=call");
         let marks: Vec<&str> = marks.lines().map(str::trim_end).collect();
         assert_eq!(marks.join("\n"), expected, "{flags:?}");
+        let inline = run("skip=main");
+        let cells = inline.lines().filter_map(|line| line.strip_prefix('=')?.split_once(' '));
+        let cells: BTreeMap<&str, [u32; 8]> = cells
+            .map(|(name, counts)| {
+                let counts: Vec<u32> = counts.split(' ').map(|count| count.parse().expect("a count")).collect();
+                (name, counts.try_into().expect("entries and seven exits"))
+            })
+            .collect();
+        assert_eq!(cells, counts, "{flags:?}");
     }
 }
 
@@ -154,7 +179,7 @@ fn what_is_chosen_is_marked_and_the_rest_said() {
     assert_eq!(marked("report files=*/other.cpp"), [""; 0]);
     assert_eq!(marked("report loops=none locks=no"), [""; 0]);
     assert_eq!(marked("report loops=none locks=yes functions=tried"), ["rmk_sections: exits.cpp:117 lock in tried"]);
-    for wrong in ["file=x", "loops=some", "lock=a", "files="] {
+    for wrong in ["file=x", "loops=some", "lock=a", "files=", "marks=no"] {
         let (well, said) = says(wrong);
         assert!(!well && said.contains(&format!("\"{wrong}\" is none of")), "{said}");
     }

@@ -9,7 +9,8 @@ PASS is rmk_sections.so, LIBRARY librmk_section.a, ORBIT the command. In each of
 file of 612 bytes, then, in a fourth of the rounds, 64 for a page of 100 KB that is compressed. CPU time of a worker is the kernel's
 (`schedstat`). The ratio of a round is to the unmarked server in the same round; printed are medians with an interval of 95 %
 (bootstrap over the starts: the servers are started STARTS times, since where their memory comes to lie counts). The unmarked server
-runs twice: the second shows what cannot be resolved.
+runs twice: the second shows what cannot be resolved. Where there is valgrind, instructions of a request are counted too: those of the
+program, without the kernel's, in COUNTED requests more of one run than of another.
 """
 
 import hashlib
@@ -17,6 +18,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import shutil
 import socket
 import statistics
@@ -34,6 +36,7 @@ MODES = {
     "all coarse loops": "",
 }
 CLIENTS, STARTS = 16, 10
+COUNTED = 3200
 # What is asked for, how often in a round by each client, in how many of the rounds.
 REQUESTS = {
     "a file of 612 bytes": (b"GET /f HTTP/1.1\r\nHost: a\r\nUser-Agent: x/1\r\nAccept: */*\r\n\r\n", 16, 1),
@@ -44,10 +47,11 @@ LOOP = "    for (i = 0; /* void */; i++) {\n"
 HANG = '        if (r->uri.len == 5 && ngx_strncmp(r->uri.data, "/hang", 5) == 0) {\n            i--;\n            continue;\n        }\n'
 
 
-def build(source, to, words, pass_, library):
-    """Configures and builds a copy of the source; the program."""
-    shutil.copytree(source, to, symlinks=True)
-    flags = "-O2 -g -Wno-error" + (f" -fpass-plugin={pass_}" if words is not None else "")
+def build(source, to, words, pass_, library, more=""):
+    """Configures and builds a copy of the source, with more options of the compiler; the program. Without a pass the marks are the source's own."""
+    if source != to:
+        shutil.copytree(source, to, symlinks=True)
+    flags = "-O2 -g -Wno-error" + (f" -fpass-plugin={pass_}" if words is not None and pass_ else "") + more
     configure = ["./configure", "--with-cc=clang", f"--with-cc-opt={flags}", "--with-threads", "--without-http_rewrite_module"]
     configure.append(f"--with-ld-opt={library} -lgcc_s -lm" if words is not None else "--with-ld-opt=")
     environment = {"PATH": "/usr/bin:/bin", "ORBIT_SECTIONS": words or ""}
@@ -63,25 +67,26 @@ def free_port():
 
 
 class Server:
-    """One nginx with one worker, and connections to it."""
+    """One nginx with one worker, and connections to it; without `forks` one process does all."""
 
-    def __init__(self, program, folder, before=()):
+    def __init__(self, program, folder, before=(), forks=True, environment=()):
         self.port, name = free_port(), hashlib.md5(str(random.random()).encode()).hexdigest()
         conf = folder / f"{name}.conf"
         temporary = " ".join(f"{of}_temp_path {folder}/{of};" for of in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
         conf.write_text(
-            f"worker_processes 1; user root; daemon off; pid {folder}/{name}.pid; error_log {folder}/{name}.log;\nevents {{}}\n"
+            f"master_process {'on' if forks else 'off'}; worker_processes 1; user root; daemon off; pid {folder}/{name}.pid; error_log {folder}/{name}.log;\nevents {{}}\n"
             f"http {{ types {{ text/html html; }} gzip on; access_log off; keepalive_requests 1000000000; {temporary}\n"
             f"server {{ listen 127.0.0.1:{self.port}; root {folder}/html; }} }}\n"
         )
         command = [*before, str(program), "-c", str(conf), "-e", f"{folder}/{name}.log"]
-        self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        self.process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env={**os.environ, **dict(environment)})
         pid, end = folder / f"{name}.pid", time.monotonic() + 60
         while True:
             assert time.monotonic() < end, "nginx does not start"
             try:
                 main = int(pid.read_text())
-                self.worker = int(pathlib.Path(f"/proc/{main}/task/{main}/children").read_text().split()[0])
+                children = pathlib.Path(f"/proc/{main}/task/{main}/children").read_text().split()
+                self.worker = int(children[0]) if forks else main
                 break
             except (OSError, ValueError, IndexError):
                 time.sleep(0.05)
@@ -160,6 +165,23 @@ def shows(what, names, starts):
         print(f"{what}, {name}: {cpu:.0f} ns a request, {middle(ratios):+.2%} ({spread[25]:+.2%} to {spread[974]:+.2%}), n={n}")
 
 
+def instructions(program, folder):
+    """Instructions of a request, by valgrind."""
+    # Without what clang says for debuggers, which not each valgrind can read.
+    bare = folder / "bare"
+    subprocess.run(["strip", "-g", "-o", str(bare), str(program)], check=True)
+    request, bursts, _ = next(iter(REQUESTS.values()))
+    counts = []
+    for rounds in (1, 1 + COUNTED // (CLIENTS * bursts)):
+        out = folder / "instructions"
+        server = Server(bare, folder, ("valgrind", "--tool=callgrind", f"--callgrind-out-file={out}"), forks=False)
+        costs([server], request, bursts, rounds)
+        server.process.terminate()
+        server.process.wait()
+        counts.append(int(re.search(r"^totals: (\d+)", out.read_text(), re.MULTILINE).group(1)))
+    return (counts[1] - counts[0]) / COUNTED
+
+
 def finds(program, folder, orbit):
     """The first report of a hang after 5,000 requests that were answered."""
     events = folder / "events.jsonl"
@@ -212,6 +234,12 @@ def main():
                     server.stop()
         for what, starts in times.items():
             shows(what, names, starts)
+        if shutil.which("valgrind"):
+            counts = {name: [instructions(program, folder) for _ in range(5)] for name, program in programs.items()}
+            least = statistics.median(counts["unmarked"])
+            for name, some in counts.items():
+                middle = statistics.median(some)
+                print(f"{name}: {middle:.0f} instructions a request ({min(some):.0f} to {max(some):.0f}), {middle / least - 1:+.2%}, n=5")
         hung = folder / "hung"
         shutil.copytree(source, hung)
         place = hung / "src/http/ngx_http_header_filter_module.c"

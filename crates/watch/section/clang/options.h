@@ -47,6 +47,8 @@ struct Options {
     std::vector<std::pair<std::string, std::string>> locks;
     Loops loops = Loops::Coarse;
     bool marksLocks = true;
+    /// Marks are calls of the library, not inline.
+    bool marksCall = false;
     bool reports = false;
     /// What is wrong; empty: nothing.
     std::string error;
@@ -62,7 +64,7 @@ struct Options {
             if (!options.take(word) && options.error.empty())
                 options.error = "ORBIT_SECTIONS: \"" + word.str() +
                     "\" is none of files=, functions=, skip=, wait=, iterate= (with a glob), lock=ACQUIRE:RELEASE, "
-                    "loops=coarse|all|none, locks=yes|no, report";
+                    "loops=coarse|all|none, locks=yes|no, marks=inline|call, report";
         return options;
     }
 
@@ -106,6 +108,10 @@ private:
         if (key == "locks") {
             marksLocks = value == "yes";
             return marksLocks || value == "no";
+        }
+        if (key == "marks") {
+            marksCall = value == "call";
+            return marksCall || value == "inline";
         }
         if (key != "loops")
             return false;

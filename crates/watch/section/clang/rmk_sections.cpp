@@ -10,6 +10,9 @@
 // (the compilation fails). Leaves unmarked: functions that call themselves or setjmp, coroutines,
 // loops with computed jumps, locks that stay held when a function returns.
 //
+// Marks are inline: a few instructions on the thread's slot of the record (../src/layout.rs), whose
+// address each shared object caches for each thread. A thread's first mark calls the library.
+//
 // A section is closed by the thread alone, whatever opened it, so a way out that nobody sees
 // (longjmp) leaves it open until its next execution closes it.
 
@@ -27,6 +30,7 @@
 #include "llvm/IR/Dominators.h"
 #include "llvm/IR/IRBuilder.h"
 #include "llvm/IR/IntrinsicInst.h"
+#include "llvm/IR/MDBuilder.h"
 #include "llvm/IR/Module.h"
 #include "llvm/Passes/PassBuilder.h"
 #include "llvm/Passes/PassPlugin.h"
@@ -48,6 +52,10 @@ namespace {
 /// Exits of a section, as rmk.h numbers them: 0 to 4 in the order of the source, where there are
 /// more the last of these counts for the rest; a wait; an exception.
 constexpr unsigned LAST_WAY = 4, BY_WAIT = 5, BY_EXCEPTION = 6;
+
+/// The record, as ../src/layout.rs has it: bytes of a cell, bytes of a slot before its cells. The
+/// cell before the first is nobody's: that of a section without a number, -1.
+constexpr int CELL = 32, CELLS_AT = 64, EXITS_AT = 4;
 
 /// Functions of more instructions than this are no cheap ones.
 constexpr unsigned CHEAP = 24;
@@ -127,14 +135,16 @@ public:
     {
         LLVMContext &context = module.getContext();
         number = Type::getInt32Ty(context);
+        distance = Type::getInt64Ty(context);
         Type *none = Type::getVoidTy(context);
         text = PointerType::get(Type::getInt8Ty(context), 0);
         registers = module.getOrInsertFunction("rmk_section", FunctionType::get(number, {text}, false));
-        enters = module.getOrInsertFunction("rmk_section_enter", FunctionType::get(number, {number}, false));
-        leaves = module.getOrInsertFunction("rmk_section_leave", FunctionType::get(none, {number, number}, false));
-        for (FunctionCallee callee : {registers, enters, leaves})
-            if (auto *function = dyn_cast<Function>(callee.getCallee()))
-                function->setDoesNotThrow();
+        if (options.marksCall) {
+            enters = module.getOrInsertFunction("rmk_section_enter", FunctionType::get(number, {number}, false));
+            leaves = module.getOrInsertFunction("rmk_section_leave", FunctionType::get(none, {number, number}, false));
+            doesNotThrow(enters), doesNotThrow(leaves);
+        }
+        doesNotThrow(registers);
     }
 
     bool run()
@@ -144,8 +154,12 @@ public:
             if (isChosen(f))
                 functions.push_back(&f);
         study();
+        if (!options.marksCall && !functions.empty())
+            writeMarks();
         for (Function *f : functions)
             mark(*f);
+        if (!options.marksCall && sections.empty() && !functions.empty())
+            removeMarks();
         registerAll();
         return !sections.empty();
     }
@@ -158,12 +172,123 @@ private:
 
     Module &module;
     const Options &options;
-    Type *number;
+    Type *number, *distance;
     PointerType *text;
     FunctionCallee registers, enters, leaves;
+    GlobalVariable *cached = nullptr;
     std::vector<Section> sections;
     StringSet<> taken;
     SmallPtrSet<const Function *, 16> recursive, mayWait, mayWaitForCondition;
+
+    static void doesNotThrow(FunctionCallee callee)
+    {
+        if (auto *function = dyn_cast<Function>(callee.getCallee()))
+            function->setDoesNotThrow();
+    }
+
+    /// The functions that mark, which are always inlined.
+    void writeMarks()
+    {
+        // One for each shared object and thread; null until the library was asked.
+        const char *name = "rmk_section_cached_slot";
+        cached = module.getGlobalVariable(name);
+        if (!cached) {
+            Constant *null = ConstantPointerNull::get(text);
+            cached = new GlobalVariable(module, text, false, GlobalValue::LinkOnceODRLinkage, null, name, nullptr,
+                                        GlobalValue::InitialExecTLSModel);
+            cached->setVisibility(GlobalValue::HiddenVisibility);
+            cached->setComdat(module.getOrInsertComdat(name));
+        }
+        enters = writeMark("rmk.enter", {distance}, [this](Function &f) { writeEnter(f); });
+        leaves = writeMark("rmk.leave", {distance, distance}, [this](Function &f) { writeLeave(f); });
+    }
+
+    void removeMarks()
+    {
+        for (FunctionCallee mark : {enters, leaves})
+            cast<Function>(mark.getCallee())->eraseFromParent();
+        cached->eraseFromParent();
+    }
+
+    template <typename Write> FunctionCallee writeMark(const char *name, ArrayRef<Type *> arguments, Write write)
+    {
+        LLVMContext &context = module.getContext();
+        auto *type = FunctionType::get(Type::getVoidTy(context), arguments, false);
+        Function *f = Function::Create(type, GlobalValue::InternalLinkage, name, &module);
+        f->addFnAttr(Attribute::AlwaysInline);
+        f->setDoesNotThrow();
+        write(*f);
+        // The record is no memory of the program's: its sanitizers know nothing of it.
+        for (BasicBlock &block : *f)
+            for (Instruction &i : block)
+                i.setMetadata("nosanitize", MDNode::get(context, {}));
+        return f;
+    }
+
+    /// `slot->cells[id].seq |= 1`: odd inside, and as it is if it is odd.
+    void writeEnter(Function &f)
+    {
+        LLVMContext &context = module.getContext();
+        auto *begin = BasicBlock::Create(context, "", &f), *first = BasicBlock::Create(context, "first", &f);
+        auto *marks = BasicBlock::Create(context, "mark", &f);
+        IRBuilder<> builder(begin);
+        Value *known = builder.CreateLoad(text, cached);
+        MDNode *seldom = MDBuilder(context).createBranchWeights(1, 1 << 20);
+        builder.CreateCondBr(builder.CreateIsNull(known), first, marks, seldom);
+        builder.SetInsertPoint(first);
+        PointerType *place = PointerType::get(text, 0);
+        FunctionCallee slotOf = module.getOrInsertFunction("rmk_section_slot", FunctionType::get(text, {place}, false));
+        doesNotThrow(slotOf);
+        Value *asked = builder.CreateCall(slotOf, {cached});
+        builder.CreateBr(marks);
+        builder.SetInsertPoint(marks);
+        PHINode *slot = builder.CreatePHI(text, 2);
+        slot->addIncoming(known, begin);
+        slot->addIncoming(asked, first);
+        Value *seq = word(builder, slot, f.getArg(0));
+        put(builder, builder.CreateOr(get(builder, seq), 1), seq, AtomicOrdering::Monotonic);
+        builder.CreateFence(AtomicOrdering::SequentiallyConsistent, SyncScope::SingleThread);
+        builder.CreateRetVoid();
+    }
+
+    /// If `seq` is odd, counts the exit, then the way out: `exits[exit]++, seq++`.
+    void writeLeave(Function &f)
+    {
+        LLVMContext &context = module.getContext();
+        auto *begin = BasicBlock::Create(context, "", &f), *marks = BasicBlock::Create(context, "mark", &f);
+        auto *end = BasicBlock::Create(context, "end", &f);
+        IRBuilder<> builder(begin);
+        Value *slot = builder.CreateLoad(text, cached);
+        MDNode *seldom = MDBuilder(context).createBranchWeights(1, 1 << 20);
+        builder.CreateCondBr(builder.CreateIsNull(slot), end, marks, seldom);
+        builder.SetInsertPoint(marks);
+        Value *seq = word(builder, slot, f.getArg(0));
+        Value *exit = word(builder, slot, builder.CreateAdd(f.getArg(0), f.getArg(1)));
+        Value *inside = builder.CreateAnd(get(builder, seq), 1);
+        put(builder, builder.CreateAdd(get(builder, exit), inside), exit, AtomicOrdering::Monotonic);
+        put(builder, builder.CreateAdd(get(builder, seq), inside), seq, AtomicOrdering::Release);
+        builder.CreateBr(end);
+        builder.SetInsertPoint(end);
+        builder.CreateRetVoid();
+    }
+
+    Value *word(IRBuilder<> &builder, Value *slot, Value *at)
+    {
+        Value *place = builder.CreateGEP(Type::getInt8Ty(module.getContext()), slot, at);
+        return builder.CreateBitCast(place, PointerType::get(number, 0));
+    }
+
+    Value *get(IRBuilder<> &builder, Value *from)
+    {
+        LoadInst *load = builder.CreateAlignedLoad(number, from, Align(4));
+        load->setAtomic(AtomicOrdering::Monotonic);
+        return load;
+    }
+
+    void put(IRBuilder<> &builder, Value *what, Value *to, AtomicOrdering ordering)
+    {
+        builder.CreateAlignedStore(what, to, Align(4))->setAtomic(ordering);
+    }
 
     bool isChosen(const Function &f) const
     {
@@ -475,14 +600,14 @@ private:
     void enter(Instruction *before, GlobalVariable *id)
     {
         IRBuilder<> builder(before);
-        builder.CreateCall(enters, {builder.CreateLoad(number, id)})->setDoesNotThrow();
+        builder.CreateCall(enters, {builder.CreateLoad(id->getValueType(), id)})->setDoesNotThrow();
     }
 
     void leave(Instruction *before, GlobalVariable *id, unsigned exit)
     {
         IRBuilder<> builder(before);
-        Value *arguments[] = {builder.CreateLoad(number, id), builder.getInt32(exit)};
-        builder.CreateCall(leaves, arguments)->setDoesNotThrow();
+        Value *way = options.marksCall ? builder.getInt32(exit) : builder.getInt64(EXITS_AT + 4 * exit);
+        builder.CreateCall(leaves, {builder.CreateLoad(id->getValueType(), id), way})->setDoesNotThrow();
     }
 
     /// `server.c:42 loop in serve`; without debug information `server.c loop in serve`. No other
@@ -502,8 +627,10 @@ private:
 
     GlobalVariable *section(const std::string &name)
     {
-        Constant *none = ConstantInt::getSigned(number, -1);
-        auto *id = new GlobalVariable(module, number, false, GlobalValue::InternalLinkage, none, "rmk.section");
+        // A number for calls, else where in a slot its cell begins.
+        Type *type = options.marksCall ? number : distance;
+        Constant *none = ConstantInt::getSigned(type, options.marksCall ? -1 : CELLS_AT - CELL);
+        auto *id = new GlobalVariable(module, type, false, GlobalValue::InternalLinkage, none, "rmk.section");
         sections.push_back({id, name});
         return id;
     }
@@ -519,7 +646,12 @@ private:
         IRBuilder<> builder(BasicBlock::Create(context, "", all));
         for (const Section &section : sections) {
             Value *name = builder.CreateGlobalStringPtr(section.name);
-            builder.CreateStore(builder.CreateCall(registers, {name}), section.id);
+            Value *id = builder.CreateCall(registers, {name});
+            if (!options.marksCall) {
+                Value *cells = builder.CreateMul(builder.CreateSExt(id, distance), builder.getInt64(CELL));
+                id = builder.CreateAdd(cells, builder.getInt64(CELLS_AT));
+            }
+            builder.CreateStore(id, section.id);
         }
         builder.CreateRetVoid();
         appendToGlobalCtors(module, all, 101);

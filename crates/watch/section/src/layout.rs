@@ -11,6 +11,9 @@
 //! | 4096.. | [`SECTIONS`] names of 64 bytes, ended by a zero | registration, before `sections` counts them |
 //! | 16384.. | [`SLOTS`] slots of [`Slot`], one a thread | the thread that owns the slot |
 //!
+//! What the compiler marks (`clang/rmk_sections.cpp`) writes cells inline: it knows where in a slot
+//! cell `s` is, and uses the 32 bytes before the first for a section that got no number.
+//!
 //! A slot: `cells[s].seq` is odd while the thread is inside section `s`; half of it, rounded up, is
 //! the number of times it was entered. `cells[s].exits[e]` counts how often it was left by exit
 //! `e`. A cell is written by its thread only, the count of the exit before `seq`, so a reader that
@@ -67,9 +70,12 @@ pub struct Cell {
 pub struct Slot {
     /// Thread id in the program's own namespace; 0 if the slot is free.
     pub tid: AtomicU32,
-    _pad: [u32; 15],
+    _pad: [u32; 7],
+    /// Written inline for sections without a number; read by nobody.
+    _nobodys: Cell,
     /// By section.
     pub cells: [Cell; SECTIONS],
 }
 
+const _: () = assert!(std::mem::offset_of!(Slot, cells) == 64 && std::mem::offset_of!(Cell, exits) == 4);
 const _: () = assert!(size_of::<Slot>() == 4096 && size_of::<Cell>() == 32 && NAMES_AT + SECTIONS * 64 <= SLOTS_AT);

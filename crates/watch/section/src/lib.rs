@@ -212,22 +212,57 @@ pub fn register(name: &[u8]) -> Option<u32> {
 /// For the C face: enters section `id`; `false` if the thread is inside already or `id` is none.
 #[inline]
 pub fn enter_number(id: u32) -> bool {
-    // SAFETY: a cell in the mapping, which stays for ever.
-    (id as usize) < SECTIONS && !cell(id).is_null() && unsafe { go_in(&*cell(id)) }
+    if id as usize >= SECTIONS {
+        return false;
+    }
+    let cell = cell(id);
+    // SAFETY: null, or a cell in the mapping, which stays for ever.
+    !cell.is_null() && unsafe { go_in(&*cell) }
 }
 
 /// For the C face: leaves section `id` by `exit`; nothing happens if the thread is not inside.
 #[inline]
 pub fn leave_number(id: u32, exit: u32) {
-    if (id as usize) < SECTIONS && !cell(id).is_null() {
+    if id as usize >= SECTIONS {
+        return;
+    }
+    let cell = cell(id);
+    if !cell.is_null() {
         // SAFETY: a cell in the mapping, which stays for ever.
-        unsafe { go_out(&*cell(id), exit) };
+        unsafe { go_out(&*cell, exit) };
     }
 }
+
+/// For marks that a compiler writes inline: the calling thread's slot, stored in `cached` too,
+/// where it stays until the thread ends; then another thread may get the slot, and this one's marks
+/// go nowhere. Never null. Of a thread with more than [`CACHES`] such places further ones are not
+/// written, and ask each time.
+///
+/// # Safety
+/// `cached` is thread-local memory of the calling thread's, readable until the thread has ended.
+pub unsafe fn slot_cached(cached: *mut *const Slot) -> *const Slot {
+    let slot = match SLOT.get() {
+        slot if slot.is_null() => first_use(),
+        slot => slot,
+    };
+    let mut places = CACHED.get();
+    if let Some(free) = places.iter_mut().find(|place| place.is_null() || **place == cached) {
+        *free = cached;
+        CACHED.set(places);
+        // SAFETY: memory of this thread's, by contract.
+        unsafe { *cached = slot };
+    }
+    slot
+}
+
+/// Shared objects with inline marks, of which a thread's slot is cached.
+pub const CACHES: usize = 8;
 
 thread_local! {
     /// This thread's slot; null before the first use.
     static SLOT: Local<*const Slot> = const { Local::new(std::ptr::null()) };
+    /// Places of this thread's that have the slot's address.
+    static CACHED: Local<[*mut *const Slot; CACHES]> = const { Local::new([std::ptr::null_mut(); CACHES]) };
     /// Gives the slot back when the thread ends.
     static LEASE: Lease = const { Lease };
 }
@@ -237,6 +272,15 @@ struct Lease;
 impl Drop for Lease {
     fn drop(&mut self) {
         let slot = SLOT.replace(&raw const NO_ROOM);
+        for place in CACHED.get().into_iter().filter(|place| !place.is_null()) {
+            // Another object may be where one was that is gone.
+            // SAFETY: readable until this thread has ended, by the contract of `slot_cached`.
+            unsafe {
+                if *place == slot {
+                    *place = &raw const NO_ROOM;
+                }
+            }
+        }
         if !slot.is_null() && slot != &raw const NO_ROOM {
             // SAFETY: a slot in the mapping, which stays for ever.
             unsafe { (*slot).tid.store(0, Ordering::Release) };

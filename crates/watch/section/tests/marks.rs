@@ -193,6 +193,24 @@ fn cost_of_a_pair_in_c() {
     judge("C", BOUND, text.lines().map(|line| line.parse().expect("a number")).collect());
 }
 
+#[test]
+fn a_cached_slot_is_forgotten_when_its_thread_ends() {
+    let (place, slot) = std::thread::spawn(|| {
+        drop(enter(&B));
+        let place: *mut *const Slot = Box::leak(Box::new(std::ptr::null()));
+        // SAFETY: memory that stays.
+        let slot = unsafe { orbit_section::slot_cached(place) };
+        // SAFETY: as above; the slot stays too.
+        unsafe { assert!(*place == slot && (*slot).tid.load(Relaxed) != 0, "it is this thread's") };
+        (place.expose_provenance(), slot as usize)
+    })
+    .join()
+    .expect("marks");
+    // SAFETY: memory that stays, of a thread that has ended.
+    let left = unsafe { *std::ptr::with_exposed_provenance::<*const Slot>(place) };
+    assert!(left as usize != slot && !left.is_null(), "the slot may be another thread's now");
+}
+
 /// Ends a forked child: 0 if all of these hold, else 1 plus the number of the first that does not.
 fn end_child(checks: &[bool]) -> ! {
     let code = checks.iter().position(|ok| !ok).map_or(0, |n| n as i32 + 1);

@@ -3,6 +3,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 #![deny(unsafe_op_in_unsafe_fn)]
 
+use orbit_section::layout::Slot;
 use std::ffi::{CStr, c_char, c_int};
 
 /// The number of the section with this name; -1 if there is no room or no name.
@@ -29,4 +30,14 @@ pub extern "C" fn rmk_section_enter(section: c_int) -> c_int {
 #[unsafe(no_mangle)]
 pub extern "C" fn rmk_section_leave(section: c_int, exit: c_int) {
     orbit_section::leave_number(section as u32, exit.max(0) as u32);
+}
+
+/// For marks that a compiler writes inline: see [`orbit_section::slot_cached`].
+///
+/// # Safety
+/// As there.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rmk_section_slot(cached: *mut *const Slot) -> *const Slot {
+    // SAFETY: by contract.
+    unsafe { orbit_section::slot_cached(cached) }
 }
