@@ -7,7 +7,8 @@ which does `orbit watch` find in a section of those functions?
 
 A hang is put into each of PLACES, as a loop without an end (busy) and as a lock that nobody releases (blocked); the server hangs in the
 HANGS_AT-th pass. Each is run RUNS (1) times with each kind of marks, in an order drawn anew. Printed is how many were reported, in
-how many of these the report named a section of a chosen function, and the time from the hang to the report.
+how many of these the report named a section of a chosen function, and the innermost one, and the time for which the hang had been
+seen (`since_ms`).
 """
 
 import collections
@@ -45,6 +46,15 @@ CALLED = [
     (PARSE, "    state = r->state;\n", "ngx_http_parse_header_line"),
     ("http/modules/ngx_http_log_module.c", "    lcf = ngx_http_get_module_loc_conf(r, ngx_http_log_module);\n", "ngx_http_log_handler"),
 ]
+# Of functions without a section of their own, those whose section they are called in.
+INNERMOST = {
+    "ngx_http_header_filter": ["ngx_http_core_run_phases"],
+    "ngx_http_static_handler": ["ngx_http_core_run_phases"],
+    "ngx_http_write_filter": ["ngx_http_core_run_phases", "ngx_output_chain"],
+    "ngx_http_parse_request_line": ["ngx_http_process_request_line"],
+    "ngx_http_parse_header_line": ["ngx_http_process_request_headers"],
+    "ngx_http_log_handler": ["ngx_http_core_run_phases"],
+}
 PLACES = [name for _, _, name in LOOPS + CALLED]
 HEAD = """
 extern int rmk_place, rmk_left, rmk_blocks;
@@ -149,6 +159,18 @@ def one(program, folder, orbit, place, blocks):
         server.stop()
 
 
+def summary(all_):
+    """Of places with their reports: how many were reported, in a section, in the innermost one; when."""
+    reports = [(place, report) for place, report in all_ if report]
+    # The record has room for 63 bytes of a name.
+    is_in = lambda report, names: report[0] and any(name.startswith(report[0].split()[-1]) for name in names)
+    in_section = sum(bool(is_in(report, CHOSEN.split())) for _, report in reports)
+    innermost = sum(bool(is_in(report, INNERMOST.get(place, [place]))) for place, report in reports)
+    times = sorted(report[2] for _, report in reports)
+    spread = f"; {statistics.median(times):.2f} s ({times[0]:.2f} to {times[-1]:.2f})" if times else ""
+    return f"{len(reports)} of {len(all_)} reported, {in_section} in a section, {innermost} of these the innermost{spread}"
+
+
 def main():
     source, pass_, library, orbit = (pathlib.Path(word).resolve() for word in sys.argv[1:5])
     runs = int(sys.argv[5]) if len(sys.argv) > 5 else 1
@@ -172,11 +194,7 @@ def main():
             found[kind, blocks].append((PLACES[place], report))
             print(f"marked by {kind}, {'lock' if blocks else 'loop'} in {PLACES[place]}: {report}", flush=True)
         for (kind, blocks), all_ in sorted(found.items()):
-            reports = [report for _, report in all_ if report]
-            named = [report for report in reports if report[0] and any(name in report[0] for name in CHOSEN.split())]
-            times = sorted(report[2] for report in named)
-            spread = f", {statistics.median(times):.2f} s ({times[0]:.2f} to {times[-1]:.2f}) after the hang" if times else ""
-            print(f"{'locks' if blocks else 'loops'}, marked by {kind}: {len(reports)} of {len(all_)} reported, {len(named)} in a section{spread}")
+            print(f"{'locks' if blocks else 'loops'}, marked by {kind}: {summary(all_)}")
 
 
 if __name__ == "__main__":

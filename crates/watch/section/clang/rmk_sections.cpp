@@ -53,9 +53,10 @@ namespace {
 /// more the last of these counts for the rest; a wait; an exception.
 constexpr unsigned LAST_WAY = 4, BY_WAIT = 5, BY_EXCEPTION = 6;
 
-/// The record, as ../src/layout.rs has it: bytes of a cell, bytes of a slot before its cells. The
-/// cell before the first is nobody's: that of a section without a number, -1.
-constexpr int CELL = 32, CELLS_AT = 64, EXITS_AT = 4;
+/// The record, as ../src/layout.rs has it: bytes of a cell, of a slot before its cells and
+/// before the place of the section entered last, of a cell before its exits. The cell before the
+/// first is nobody's: that of a section without a number, -1.
+constexpr int CELL = 32, CELLS_AT = 64, LAST_AT = 4, EXITS_AT = 4;
 
 /// Functions of more instructions than this are no cheap ones.
 constexpr unsigned CHEAP = 24;
@@ -225,7 +226,7 @@ private:
         return f;
     }
 
-    /// `slot->cells[id].seq |= 1`: odd inside, and as it is if it is odd.
+    /// `slot->cells[id].seq |= 1, slot->last = id`: odd inside, and as it is if it is odd.
     void writeEnter(Function &f)
     {
         LLVMContext &context = module.getContext();
@@ -247,6 +248,8 @@ private:
         slot->addIncoming(asked, first);
         Value *seq = word(builder, slot, f.getArg(0));
         put(builder, builder.CreateOr(get(builder, seq), 1), seq, AtomicOrdering::Monotonic);
+        Value *last = word(builder, slot, builder.getInt64(LAST_AT));
+        put(builder, builder.CreateTrunc(f.getArg(0), number), last, AtomicOrdering::Monotonic);
         builder.CreateFence(AtomicOrdering::SequentiallyConsistent, SyncScope::SingleThread);
         builder.CreateRetVoid();
     }

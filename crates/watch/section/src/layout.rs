@@ -37,6 +37,8 @@ pub const NAME_MAX: usize = 63;
 pub const NAMES_AT: usize = 4096;
 /// Where the slots begin.
 pub const SLOTS_AT: usize = 16384;
+/// Where in a slot its cells begin.
+pub const CELLS_AT: usize = std::mem::offset_of!(Slot, cells);
 /// Size of the mapping.
 pub const SIZE: usize = SLOTS_AT + SLOTS * size_of::<Slot>();
 
@@ -70,7 +72,10 @@ pub struct Cell {
 pub struct Slot {
     /// Thread id in the program's own namespace; 0 if the slot is free.
     pub tid: AtomicU32,
-    _pad: [u32; 7],
+    /// Where in the slot the cell begins whose section was entered last, in bytes; 0 before the
+    /// first. If the thread is inside of that one, it is the innermost.
+    pub last: AtomicU32,
+    _pad: [u32; 6],
     /// Written inline for sections without a number; read by nobody.
     _nobodys: Cell,
     /// By section.
@@ -78,4 +83,5 @@ pub struct Slot {
 }
 
 const _: () = assert!(std::mem::offset_of!(Slot, cells) == 64 && std::mem::offset_of!(Cell, exits) == 4);
+const _: () = assert!(std::mem::offset_of!(Slot, last) == 4);
 const _: () = assert!(size_of::<Slot>() == 4096 && size_of::<Cell>() == 32 && NAMES_AT + SECTIONS * 64 <= SLOTS_AT);

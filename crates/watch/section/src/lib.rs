@@ -35,7 +35,7 @@
 
 pub mod layout;
 
-use layout::{Cell, EXITS, Header, MAGIC, NAME_MAX, NAMES_AT, SECTIONS, SIZE, SLOTS, SLOTS_AT, Slot};
+use layout::{CELLS_AT, Cell, EXITS, Header, MAGIC, NAME_MAX, NAMES_AT, SECTIONS, SIZE, SLOTS, SLOTS_AT, Slot};
 use orbit_linux::map::Mapping;
 use orbit_linux::{memfd, process};
 use std::cell::Cell as Local;
@@ -92,10 +92,9 @@ pub struct Inside {
 #[inline]
 pub fn enter(section: &Section) -> Inside {
     let id = section.number();
-    let cell = if id == NONE { std::ptr::null() } else { cell(id - 1) };
-    // SAFETY: `cell` is null or in the mapping, which stays for ever.
-    let entered = !cell.is_null() && unsafe { go_in(&*cell) };
-    Inside { cell: if entered { cell } else { std::ptr::null() } }
+    let slot = if id == NONE { None } else { slot() };
+    let cell = slot.and_then(|slot| go_in(slot, id as usize - 1));
+    Inside { cell: cell.map_or(std::ptr::null(), std::ptr::from_ref) }
 }
 
 impl Inside {
@@ -122,16 +121,18 @@ impl Drop for Inside {
     }
 }
 
-/// Marks the entry; `false` if the thread is inside already.
+/// Marks the entry to a section by its number; nothing if the thread is inside already.
 #[inline]
-fn go_in(cell: &Cell) -> bool {
+fn go_in(slot: &Slot, number: usize) -> Option<&Cell> {
+    let cell = &slot.cells[number];
     let seq = cell.seq.load(Ordering::Relaxed);
     if seq & 1 == 1 {
-        return false;
+        return None;
     }
     cell.seq.store(seq.wrapping_add(1), Ordering::Relaxed);
+    slot.last.store((CELLS_AT + number * size_of::<Cell>()) as u32, Ordering::Relaxed);
     compiler_fence(Ordering::Release);
-    true
+    Some(cell)
 }
 
 /// Marks an exit; nothing happens if the thread is not inside.
@@ -212,24 +213,16 @@ pub fn register(name: &[u8]) -> Option<u32> {
 /// For the C face: enters section `id`; `false` if the thread is inside already or `id` is none.
 #[inline]
 pub fn enter_number(id: u32) -> bool {
-    if id as usize >= SECTIONS {
-        return false;
-    }
-    let cell = cell(id);
-    // SAFETY: null, or a cell in the mapping, which stays for ever.
-    !cell.is_null() && unsafe { go_in(&*cell) }
+    (id as usize) < SECTIONS && slot().is_some_and(|slot| go_in(slot, id as usize).is_some())
 }
 
 /// For the C face: leaves section `id` by `exit`; nothing happens if the thread is not inside.
 #[inline]
 pub fn leave_number(id: u32, exit: u32) {
-    if id as usize >= SECTIONS {
-        return;
-    }
-    let cell = cell(id);
-    if !cell.is_null() {
-        // SAFETY: a cell in the mapping, which stays for ever.
-        unsafe { go_out(&*cell, exit) };
+    if (id as usize) < SECTIONS
+        && let Some(slot) = slot()
+    {
+        go_out(&slot.cells[id as usize], exit);
     }
 }
 
@@ -297,19 +290,18 @@ static BASE: AtomicPtr<u8> = AtomicPtr::new(std::ptr::null_mut());
 
 const NOWHERE: *mut u8 = std::ptr::without_provenance_mut(1);
 
-/// This thread's cell of a section below [`SECTIONS`]; null if nothing can be marked.
+/// This thread's slot; nothing if nothing can be marked.
 #[inline]
-fn cell(id: u32) -> *const Cell {
+fn slot() -> Option<&'static Slot> {
     let mut slot = SLOT.get();
     if slot.is_null() {
         slot = first_use();
     }
     if slot == &raw const NO_ROOM {
-        return std::ptr::null();
+        return None;
     }
-    // SAFETY: the slot is in the mapping, which stays for ever, and `id` is below the number of
-    // cells by contract.
-    unsafe { &raw const (*slot).cells[id as usize] }
+    // SAFETY: the slot is in the mapping, which stays for ever.
+    Some(unsafe { &*slot })
 }
 
 #[cold]

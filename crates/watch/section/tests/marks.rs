@@ -1,7 +1,7 @@
 //! Entering and leaving leave the traces that the layout promises, in each thread, and cost next to
 //! nothing.
 
-use orbit_section::layout::{Header, MAGIC, SLOTS_AT, Slot};
+use orbit_section::layout::{CELLS_AT, Cell, Header, MAGIC, SLOTS_AT, Slot};
 use orbit_section::{Section, enter, enter_number, leave_number, register, section};
 use std::path::Path;
 use std::process::Command;
@@ -60,6 +60,11 @@ fn marks_of_threads() {
     let threads: Vec<_> = (0..8).map(|_| std::thread::spawn(work)).collect();
     threads.into_iter().for_each(|t| t.join().expect("marks"));
     assert!(!enter_number(u32::MAX) && !enter_number(126), "no such section");
+    for section in [a, 125, a] {
+        assert!(enter_number(section as u32));
+        assert_eq!(slot().last.load(Relaxed) as usize, CELLS_AT + section * size_of::<Cell>());
+        leave_number(section as u32, 0);
+    }
 
     // A forked child has its own record.
     let before = slot().cells[a].seq.load(Relaxed);

@@ -123,6 +123,9 @@ pub enum Record {
         n: Vec<String>,
         /// Each thread in each section.
         c: Vec<Cell>,
+        /// Of threads inside sections the one that was entered last, if it was not left.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        l: Vec<(i32, usize)>,
     },
     /// Locks that a runtime's memory says threads wait for: thread, address, holder.
     #[serde(rename = "held")]

@@ -82,7 +82,7 @@ impl History {
                     learnt.queue += std::mem::take(&mut learnt.queued);
                 }
             }
-            Record::Marks { t, p, n, c } => self.processes.entry(*p).or_default().marked.saw(*t, n, c),
+            Record::Marks { t, p, n, c, l } => self.processes.entry(*p).or_default().marked.saw(*t, n, c, l),
             Record::Gone { p, i, .. } => {
                 self.threads.remove(&Id { pid: *p, tid: *i });
                 if let Some(learnt) = self.processes.get_mut(p) {

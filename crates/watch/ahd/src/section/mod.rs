@@ -14,7 +14,7 @@ pub use window::Windows;
 
 use crate::facts::Cell;
 use orbit_section::layout::EXITS;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Executions of each exit that the check value goes by (RMK, section 5.1).
 pub const WINDOW: usize = 50;
@@ -42,10 +42,10 @@ pub struct Place {
 }
 
 impl Place {
-    /// Later entries are further in; of those whose entry was not seen, the one that is entered
-    /// more often.
-    fn rank(&self, section: usize) -> Option<(f64, u32, usize)> {
-        self.inside.map(|inside| (inside.began, self.seq, section))
+    /// Later entries are further in, the one that is known to be the last before all; of those
+    /// whose entry was not seen, the one that is entered more often.
+    fn rank(&self, section: usize, is_last: bool) -> Option<(bool, f64, u32, usize)> {
+        self.inside.map(|inside| (is_last, inside.began, self.seq, section))
     }
 }
 
@@ -56,11 +56,14 @@ pub struct Marked {
     executions: Vec<Executions>,
     /// By thread and section.
     places: BTreeMap<(i32, usize), Place>,
+    /// Of a thread the section that it entered last, if it is inside.
+    last: BTreeSet<(i32, usize)>,
 }
 
 impl Marked {
-    /// Takes what a scan read. `names` are all, or none where none is new.
-    pub fn saw(&mut self, now: f64, names: &[String], cells: &[Cell]) {
+    /// Takes what a scan read. `names` are all, or none where none is new; `last` are the sections
+    /// that threads entered last, of those that they are in.
+    pub fn saw(&mut self, now: f64, names: &[String], cells: &[Cell], last: &[(i32, usize)]) {
         if !names.is_empty() {
             self.names = names.to_vec();
         }
@@ -71,12 +74,15 @@ impl Marked {
             let Some(executions) = self.executions.get_mut(section) else { continue };
             let place = self.places.entry((tid, section)).or_insert(Place { seq, exits, inside: None });
             place.follow(now, seq, exits, (run, ran), executions);
+            self.last.remove(&(tid, section));
         }
+        self.last.extend(last);
     }
 
     /// Forgets a thread that ended.
     pub fn gone(&mut self, tid: i32) {
         self.places.retain(|(of, _), _| *of != tid);
+        self.last.retain(|(of, _)| *of != tid);
     }
 
     /// Name and executions of a section.
@@ -91,17 +97,22 @@ impl Marked {
 
     /// The sections that a thread entered after this one and has not left.
     pub fn within(&self, tid: i32, section: usize) -> impl Iterator<Item = (usize, Inside)> {
-        let of = self.places.get(&(tid, section)).and_then(|place| place.rank(section));
+        let of = self.places.get(&(tid, section)).and_then(|place| self.rank(tid, section, place));
         let all = self.places.range((tid, 0)..=(tid, usize::MAX));
-        let later = all.filter(move |((_, section), place)| place.inside.is_some() && place.rank(*section) > of);
+        let is_later = move |place: &Place, section| place.inside.is_some() && self.rank(tid, section, place) > of;
+        let later = all.filter(move |((_, section), place)| is_later(place, *section));
         later.filter_map(|((_, section), place)| Some((*section, place.inside?)))
+    }
+
+    fn rank(&self, tid: i32, section: usize, place: &Place) -> Option<(bool, f64, u32, usize)> {
+        place.rank(section, self.last.contains(&(tid, section)))
     }
 
     /// Name of the section that a thread entered last and has not left.
     pub fn innermost(&self, tid: i32) -> Option<&str> {
         let all = self.places.range((tid, 0)..=(tid, usize::MAX)).filter(|(_, place)| place.inside.is_some());
         let last = all.max_by(|a, b| {
-            let rank = |((_, section), place): &(&(i32, usize), &Place)| place.rank(*section);
+            let rank = |((_, section), place): &(&(i32, usize), &Place)| self.rank(tid, *section, place);
             rank(a).partial_cmp(&rank(b)).unwrap_or(std::cmp::Ordering::Equal)
         })?;
         self.names.get(last.0.1).map(String::as_str)
@@ -145,19 +156,32 @@ mod tests {
         let mut marked = Marked::default();
         let names = ["outer".to_owned(), "inner".to_owned()];
         let exits = |n| std::array::from_fn(|e| if e == 3 { n } else { 0 });
-        marked.saw(0.0, &names, &[(7, 0, 0, exits(0), 0, 0)]);
-        marked.saw(0.1, &[], &[(7, 0, 10, exits(5), 50 * MS, 50 * MS)]);
+        marked.saw(0.0, &names, &[(7, 0, 0, exits(0), 0, 0)], &[]);
+        marked.saw(0.1, &[], &[(7, 0, 10, exits(5), 50 * MS, 50 * MS)], &[]);
         assert_eq!(marked.section(0).and_then(|(_, x)| x.usual()), Some(10 * MS), "five executions shared 50 ms");
-        marked.saw(0.2, &[], &[(7, 0, 11, exits(5), 60 * MS, 10 * MS)]);
-        marked.saw(0.3, &[], &[(7, 0, 11, exits(5), 200 * MS, 140 * MS), (7, 1, 1, exits(0), 200 * MS, 140 * MS)]);
+        marked.saw(0.2, &[], &[(7, 0, 11, exits(5), 60 * MS, 10 * MS)], &[]);
+        marked.saw(0.3, &[], &[(7, 0, 11, exits(5), 200 * MS, 140 * MS), (7, 1, 1, exits(0), 200 * MS, 140 * MS)], &[]);
         assert_eq!(marked.innermost(7), Some("inner"));
         assert_eq!(marked.within(7, 0).map(|(section, _)| section).collect::<Vec<_>>(), [1]);
         assert_eq!(marked.within(7, 1).count(), 0);
         let outer = marked.inside().find(|(_, section, _)| *section == 0).expect("inside").2;
         assert_eq!((outer.from, outer.runs), (60 * MS, (60 * MS, 200 * MS)));
-        marked.saw(0.4, &[], &[(7, 0, 12, exits(6), 210 * MS, 10 * MS)]);
+        marked.saw(0.4, &[], &[(7, 0, 12, exits(6), 210 * MS, 10 * MS)], &[]);
         assert_eq!(marked.section(0).and_then(|(_, x)| x.usual()), Some(150 * MS), "the long one counts as one");
         marked.gone(7);
         assert_eq!(marked.inside().count(), 0);
+    }
+
+    #[test]
+    fn the_section_that_was_entered_last_is_the_innermost_however_often_it_is_entered() {
+        let names = ["outer".to_owned(), "inner".to_owned()];
+        let cells = [(7, 0, 101, [0; EXITS], 0, 0), (7, 1, 3, [0; EXITS], 0, 0)];
+        for (last, innermost, within) in [(&[][..], "outer", 0), (&[(7, 1)], "inner", 1)] {
+            let mut marked = Marked::default();
+            marked.saw(0.1, &names, &cells, last);
+            assert_eq!((marked.innermost(7), marked.within(7, 0).count()), (Some(innermost), within));
+            marked.saw(0.2, &[], &[(7, 1, 4, [0; EXITS], 0, 0)], &[]);
+            assert_eq!(marked.innermost(7), Some("outer"), "the inner one was left");
+        }
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::facts::Cell;
 use orbit_inspect::{Maps, Memory};
-use orbit_section::layout::{EXITS, MAGIC, NAME, NAMES_AT, SECTIONS, SLOTS, SLOTS_AT, Slot};
+use orbit_section::layout::{CELLS_AT, EXITS, MAGIC, NAME, NAMES_AT, SECTIONS, SLOTS, SLOTS_AT, Slot};
 use std::collections::BTreeMap;
 
 /// Scans between two searches for a record in a process that has none yet.
@@ -18,8 +18,8 @@ const SEARCHES: u32 = 50;
 const RECORDS: usize = 16;
 /// Bytes of a cell: the entry count and those of the exits.
 const CELL: usize = 32;
-/// Bytes of a slot before its cells.
-const CELLS_AT: usize = 64;
+/// Bytes of a slot before the place of the section that was entered last.
+const LAST_AT: usize = 4;
 /// Bytes of a name.
 const NAME_BYTES: usize = 64;
 
@@ -42,15 +42,16 @@ pub(super) struct Marks {
 
 impl Marks {
     /// Reads them. `thread` says of an id in the program's own namespace which thread it is, its
-    /// CPU time and that since the scan before. Names are answered where one is new.
+    /// CPU time and that since the scan before. Names are answered where one is new; last the
+    /// sections that threads entered last, of those that they are in.
     pub(super) fn read(
         &mut self,
         pid: i32,
         scan: u64,
         thread: impl Fn(i32) -> Option<(i32, u64, u64)>,
-    ) -> (Vec<String>, Vec<Cell>) {
+    ) -> (Vec<String>, Vec<Cell>, Vec<(i32, usize)>) {
         self.find(pid, scan);
-        let (mut cells, mut is_new) = (Vec::new(), false);
+        let (mut cells, mut lasts, mut is_new) = (Vec::new(), Vec::new(), false);
         let memory = Memory::of(pid);
         let word = |b: &[u8], at: usize| b.get(at..at + 4).map_or(0, |w| u32::from_ne_bytes([w[0], w[1], w[2], w[3]]));
         for record in &mut self.records {
@@ -58,7 +59,7 @@ impl Marks {
             let Some(head) = memory.bytes::<20>(base).filter(|h| h[..8] == MAGIC.to_ne_bytes()) else {
                 // Another program by now, or none.
                 *self = Marks::default();
-                return (Vec::new(), Vec::new());
+                return (Vec::new(), Vec::new(), Vec::new());
             };
             let sections = (word(&head, 12) as usize).min(SECTIONS);
             let slots = (word(&head, 16) as usize).min(SLOTS);
@@ -73,6 +74,7 @@ impl Marks {
             for slot in 0..slots {
                 let bytes = memory.vec(base + (SLOTS_AT + slot * size_of::<Slot>()) as u64, CELLS_AT + sections * CELL);
                 let Some((tid, run, ran)) = thread(word(&bytes, 0) as i32) else { continue };
+                let last = (word(&bytes, LAST_AT) as usize).checked_sub(CELLS_AT).map(|at| at / CELL);
                 for (cell, &section) in record.sections.iter().enumerate().take(sections) {
                     let at = CELLS_AT + cell * CELL;
                     let seq = word(&bytes, at);
@@ -80,11 +82,14 @@ impl Marks {
                     if seq != 0 && (seq & 1 == 1 || seq != before) {
                         let exits: [u32; EXITS] = std::array::from_fn(|e| word(&bytes, at + 4 + 4 * e));
                         cells.push((tid, section, seq, exits, run, ran));
+                        if seq & 1 == 1 && last == Some(cell) {
+                            lasts.push((tid, section));
+                        }
                     }
                 }
             }
         }
-        (if is_new { self.names.clone() } else { Vec::new() }, cells)
+        (if is_new { self.names.clone() } else { Vec::new() }, cells, lasts)
     }
 
     /// Forgets a thread that ended.

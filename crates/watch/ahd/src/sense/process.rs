@@ -272,9 +272,9 @@ impl Process {
             let own = threads.get_key_value(&id).filter(|(_, thread)| thread.inner == id);
             own.or_else(|| by_inner(id)).map(|(tid, thread)| (*tid, thread.sched.run, thread.ran))
         };
-        let (n, c) = self.marks.read(self.pid, scan, of);
+        let (n, c, l) = self.marks.read(self.pid, scan, of);
         if !(n.is_empty() && c.is_empty()) {
-            out(Record::Marks { t, p: self.pid, n, c });
+            out(Record::Marks { t, p: self.pid, n, c, l });
         }
     }
 
