@@ -3,12 +3,12 @@
 with no watcher about, is a hang found that was put into it?
 
     apt-get source nginx                        # needs a deb-src line; elsewhere any source of nginx
-    nginx.py SOURCE PASS LIBRARY ORBIT [ROUNDS]
+    nginx.py SOURCE PASS LIBRARY ORBIT [ROUNDS [STARTS]]
 
 PASS is rmk_sections.so, LIBRARY librmk_section.a, ORBIT the command. In each of ROUNDS (1000) the servers get 256 requests each for a
 file of 612 bytes, then, in a fourth of the rounds, 64 for a page of 100 KB that is compressed. CPU time of a worker is the kernel's
 (`schedstat`). The ratio of a round is to the unmarked server in the same round; printed are medians with an interval of 95 %
-(bootstrap over the starts: the servers are started STARTS times, since where their memory comes to lie counts). The unmarked server
+(bootstrap over the starts: the servers are started STARTS (10) times, since where their memory comes to lie counts). The unmarked server
 runs twice: the second shows what cannot be resolved. Where there is valgrind, instructions of a request are counted too: those of the
 program, without the kernel's, in COUNTED requests more of one run than of another.
 """
@@ -33,9 +33,10 @@ MODES = {
     "unmarked": None,
     "two sections": " ".join(f"functions={name}" for name in CHOSEN.split()[:2]),
     "six sections": " ".join(f"functions={name}" for name in CHOSEN.split()),
+    "six sections, marks that call": " ".join(f"functions={name}" for name in CHOSEN.split()) + " marks=call",
     "all coarse loops": "",
 }
-CLIENTS, STARTS = 16, 10
+CLIENTS = 16
 COUNTED = 3200
 # What is asked for, how often in a round by each client, in how many of the rounds.
 REQUESTS = {
@@ -206,6 +207,7 @@ def finds(program, folder, orbit):
 def main():
     source, pass_, library, orbit = (pathlib.Path(word).resolve() for word in sys.argv[1:5])
     rounds = int(sys.argv[5]) if len(sys.argv) > 5 else 1000
+    starts = int(sys.argv[6]) if len(sys.argv) > 6 else 10
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         html = folder / "html"
@@ -220,7 +222,7 @@ def main():
         programs = {mode: build(source, folder / mode.replace(" ", "-"), words, pass_, library) for mode, words in MODES.items()}
         names = [*programs, "unmarked"]
         times = {what: [] for what in REQUESTS}
-        for start in range(STARTS):
+        for start in range(starts):
             servers = []
             try:
                 servers += [Server(programs[name], folder) for name in names]
@@ -228,12 +230,12 @@ def main():
                     asked, wrong = serves_right(servers)
                     print(f"{asked} kinds of requests to each server: {wrong} answers differ")
                 for what, (request, bursts, each) in REQUESTS.items():
-                    times[what].append(costs(servers, request, bursts, rounds // each // STARTS))
+                    times[what].append(costs(servers, request, bursts, rounds // each // starts))
             finally:
                 for server in servers:
                     server.stop()
-        for what, starts in times.items():
-            shows(what, names, starts)
+        for what, all_starts in times.items():
+            shows(what, names, all_starts)
         if shutil.which("valgrind"):
             counts = {name: [instructions(program, folder) for _ in range(5)] for name, program in programs.items()}
             least = statistics.median(counts["unmarked"])
