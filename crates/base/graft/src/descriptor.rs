@@ -3,7 +3,7 @@
 //! Into it they go by a message over a socket pair that is made in the program: that needs no path,
 //! no common `/proc` and no right of the program over this process.
 
-use crate::denial::explain;
+use crate::denial::{Denial, explain};
 use crate::process::Process;
 use crate::stub::{Makes, Undo};
 use crate::{Error, Stopped};
@@ -18,8 +18,15 @@ impl Process {
     /// [`Error::Io`] with `EBADF` if the program has no such descriptor; [`Error::NotPermitted`],
     /// [`Error::Gone`].
     pub fn duplicate(&self, number: i32) -> Result<OwnedFd, Error> {
-        pidfd::duplicate(self.handle(), number)
-            .map_err(|e| explain(self.pid(), self.pid(), "duplicating a descriptor of", e))
+        let what = "duplicating a descriptor of";
+        pidfd::duplicate(self.handle(), number).map_err(|e| match explain(self.pid(), self.pid(), what, e) {
+            // Traced by us, it is something else that forbids this: a filter without pidfd_getfd,
+            // as that of systemd-nspawn.
+            Error::Traced { by, .. } if by == std::process::id() as i32 => {
+                Error::NotPermitted { pid: self.pid(), what, reason: Denial::Other }
+            }
+            error => error,
+        })
     }
 }
 

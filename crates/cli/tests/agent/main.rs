@@ -7,7 +7,6 @@ mod guard_common;
 mod acts_on_what_is_selected;
 mod budgets_and_sureness;
 mod exports;
-mod in_a_machine;
 mod kubernetes;
 mod new_groups;
 mod other_nodes;

@@ -67,7 +67,12 @@ impl Tracker {
             Ok(fd) => {
                 let ours = stopped.process().duplicate(fd as i32);
                 stopped.call(libc::SYS_close, [fd, 0, 0, 0, 0, 0])?;
-                Some(Uffd::from_fd(ours?).map_err(Error::io("setting up write tracking"))?)
+                match ours {
+                    Ok(ours) => Some(Uffd::from_fd(ours).map_err(Error::io("setting up write tracking"))?),
+                    // A filter of ours that lacks pidfd_getfd.
+                    Err(graft::Error::NotPermitted { .. }) => None,
+                    Err(error) => return Err(error.into()),
+                }
             }
             // That it is this call which is forbidden, and not all of them.
             Err(graft::Error::Filtered { .. }) if stopped.call(libc::SYS_getpid, [0; 6]).is_ok() => None,
@@ -347,7 +352,8 @@ pub(crate) fn memory(
     }
     if tracker.copies_all() && readable.len() + hidden.len() > MOST_UNTRACKED {
         return Err(Error::Unkept(format!(
-            "userfaultfd is forbidden in it, and it holds more than {} MiB, all of which each checkpoint would copy",
+            "userfaultfd is forbidden in it, or pidfd_getfd here, and it holds more than {} MiB, all of which each \
+             checkpoint would copy",
             (MOST_UNTRACKED as u64 * PAGE) >> 20
         )));
     }

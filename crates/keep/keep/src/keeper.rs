@@ -338,8 +338,8 @@ impl Keeper {
                     }
                     if self.kept.copies_all() {
                         self.reporter.warn(format!(
-                            "a seccomp filter forbids userfaultfd in it: each checkpoint copies all its memory, {} \
-                             MiB now; allow userfaultfd to have only what was written copied",
+                            "a seccomp filter forbids userfaultfd in it, or pidfd_getfd here: each checkpoint copies \
+                             all its memory, {} MiB now; allow both to have only what was written copied",
                             self.kept.bytes() >> 20
                         ));
                     }
