@@ -55,8 +55,8 @@ step "columns, words, sizes" python3 scripts/text.py
 step "links and contents of the book" python3 scripts/links.py
 step "dependencies" python3 scripts/dependencies.py
 step "rustfmt" cargo fmt --all --check
-# What a registry takes of the library; `--no-verify` left out, it is compiled too (40 s).
-step "packages for the registry" cargo publish --quiet --dry-run --no-verify --allow-dirty -p orbit-linux -p orbit-tasks -p orbit-derive
+# Before a release: `cargo publish --dry-run` of the same, which compiles them and asks the registry.
+step "packages for the registry" cargo package --quiet --no-verify --allow-dirty -p orbit-linux -p orbit-tasks -p orbit-derive
 step "rustfmt of builds of their own" cargo fmt --manifest-path crates/serve/services-wasmtime/Cargo.toml --check
 # In release mode, as tests are built: build scripts and macros are compiled once for both.
 step "clippy and raw system calls" cargo clippy --quiet --release --workspace --all-targets -- -D warnings
