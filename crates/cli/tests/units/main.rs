@@ -17,8 +17,7 @@ use std::process::Command;
 /// Boots it with this trial and returns what was printed there; nothing, and a line that says so,
 /// where that cannot be.
 fn boot(trial: &str, arguments: &[&OsStr]) -> Option<String> {
-    if Command::new("systemd-nspawn").arg("--version").output().is_err() {
-        println!("SKIP: needs systemd-nspawn (Debian's systemd-container)");
+    if !boots() {
         return None;
     }
     let dir = Dir::new(&format!("units-{trial}"));
@@ -38,6 +37,15 @@ fn boot(trial: &str, arguments: &[&OsStr]) -> Option<String> {
     }
     assert!(text.contains("\nwhole\n"), "the trial did not reach its end:\n{text}");
     Some(text)
+}
+
+/// Whether there is what boots it; says what is missing.
+fn boots() -> bool {
+    let is_there = Command::new("systemd-nspawn").arg("--version").output().is_ok();
+    if !is_there {
+        println!("SKIP: needs systemd-nspawn (Debian's systemd-container)");
+    }
+    is_there
 }
 
 /// The command, for a trial.
